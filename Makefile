@@ -1,0 +1,195 @@
+
+# "make help" lists the targets.
+
+
+SHELL = /bin/bash
+
+# nginx's source, if not Debian's nginx-dev; the nginx that runs the module
+NGINX_SRC =
+NGINX = nginx
+
+BUILD = build
+CFLAGS = -O2 -g
+LDFLAGS =
+PORT = 8080
+TESTS = $(sort $(wildcard t/*.t))
+
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+
+# a dynamic module; --add-module makes it a part of $(BUILD)/objs/nginx
+ADD = --add-dynamic-module
+
+ROOT := $(CURDIR)
+OUT := $(abspath $(BUILD))
+
+MODULE = $(OUT)/ngx_http_ratelimit_module.so
+BINARY = $(OUT)/objs/nginx
+SOURCES = config ngx_http_ratelimit_module.c $(wildcard src/*/*.[ch])
+
+DEBIAN_SRC = /usr/share/nginx/src
+NGINX_DIR = $(or $(abspath $(NGINX_SRC)),$(DEBIAN_SRC))
+NGINX_H = $(NGINX_DIR)/src/core/nginx.h
+
+# what nginx is built with when it is built here
+NGINX_OPTIONS = --with-compat --with-debug --with-threads --with-pcre-jit \
+    --with-http_ssl_module --with-http_v2_module --with-http_realip_module \
+    --with-http_auth_request_module --with-http_addition_module \
+    --with-http_stub_status_module --with-http_sub_module
+
+# variables of the command line are ours, not those of nginx's makefile
+NGINX_MAKE = cd $(OUT)/nginx && MAKEFLAGS= $(MAKE) -s --no-print-directory \
+    -j$(shell nproc) -f $(OUT)/objs/Makefile
+SUBMAKE = $(MAKE) --no-print-directory
+
+export PATH := $(PATH):/usr/sbin:/sbin
+PROVE = TEST_NGINX_BINARY=$(NGINX) TEST_NGINX_LOAD_MODULES=$(MODULE) \
+    RATELIMIT_MODULE=$(MODULE) prove
+
+# the tests that drive nginx by Test::Nginx
+SUITE = $(shell grep -l 'Test::Nginx::Socket' $(TESTS))
+
+SANITIZE = -fsanitize=address,undefined
+
+
+.PHONY: all
+all: $(MODULE)  ## build the module (NGINX_SRC=DIR, CC=clang, CFLAGS=...)
+
+
+$(MODULE): $(SOURCES) $(OUT)/objs/Makefile
+	@$(NGINX_MAKE) modules
+	@cp $(OUT)/objs/ngx_http_ratelimit_module.so $@
+	@echo "built $(@:$(ROOT)/%=%)"
+
+
+$(BINARY): $(SOURCES) $(OUT)/objs/Makefile
+	@$(NGINX_MAKE) binary
+	@test -x $@ && touch $@
+	@echo "built $(@:$(ROOT)/%=%)"
+
+
+# in a tree of links, so that nginx's own stays untouched; configure would take
+# CFLAGS of the environment for all of them, its warnings included
+
+$(OUT)/objs/Makefile: config $(NGINX_H) $(OUT)/settings
+	@command -v $(firstword $(CC)) > /dev/null \
+	    || { echo '"$(CC)" is missing: try "make deps"' >&2; exit 1; }
+	@echo "configuring for nginx in $(NGINX_DIR)"
+	@rm -rf $(OUT)/objs $(OUT)/nginx && mkdir -p $(OUT)/nginx
+	@ln -s $(NGINX_DIR)/{auto,configure,src} $(OUT)/nginx/
+	@options=($(NGINX_OPTIONS)); \
+	if [ -f $(NGINX_DIR)/conf_flags ]; then \
+	    . $(NGINX_DIR)/conf_flags; \
+	    options=("$${NGX_CONF_FLAGS[@]}"); \
+	fi; \
+	cd $(OUT)/nginx && env -u CFLAGS ./configure "$${options[@]}" \
+	    --builddir=$(OUT)/objs --with-cc='$(CC)' \
+	    --with-cc-opt='$(CFLAGS)' --with-ld-opt='$(LDFLAGS)' $(ADD)=$(ROOT) \
+	    > $(OUT)/configure.log 2>&1 \
+	    || { tail -20 $(OUT)/configure.log >&2; rm -f $@; exit 1; }
+
+
+# changes when what the build depends on, other than files, changes
+
+.PHONY: force
+$(OUT)/settings: force
+	@mkdir -p $(OUT)
+	@new='$(NGINX_DIR) $(CC) $(CFLAGS) $(LDFLAGS) $(ADD) $(ROOT)'; \
+	[ "$$new" = "$$(cat $@ 2> /dev/null)" ] || echo "$$new" > $@
+
+
+$(NGINX_H):
+	@echo 'there is no source of nginx in $(NGINX_DIR): try "make deps",' >&2
+	@echo 'or "make NGINX_SRC=DIR" with the source of your nginx' >&2
+	@exit 1
+
+
+$(OUT)/nginx-source/configure: .ci/nginx-source
+	@.ci/nginx-source $(OUT)/nginx-source
+
+
+.PHONY: deps
+deps:  ## install what the build needs
+	@.ci/install build
+
+
+.PHONY: run
+run:  ## try it out: a gateway with limits on 127.0.0.1 (PORT=8080)
+	@.ci/install run
+	@$(SUBMAKE) all
+	@.ci/gateway $(NGINX) $(MODULE) $(PORT)
+
+
+.PHONY: test
+test:  ## run all tests (TESTS="t/x.t ...")
+	@.ci/install test
+	@$(SUBMAKE) all
+	@$(PROVE) $(TESTS)
+
+
+.PHONY: unit
+unit:  ## run the tests that need no nginx
+	@.ci/install test
+	@$(PROVE) $(filter-out $(SUITE) t/06-% t/07-%,$(TESTS))
+
+
+.PHONY: style
+style:  ## check the house rules
+	@prove t/00-style.t t/01-layers.t
+
+
+.PHONY: hup
+hup:  ## run the nginx tests with a reload instead of a restart each
+	@.ci/install test
+	@$(SUBMAKE) all
+	@TEST_NGINX_USE_HUP=1 $(PROVE) $(SUITE)
+
+
+.PHONY: valgrind
+valgrind:  ## run the nginx tests under valgrind
+	@.ci/install test valgrind
+	@$(SUBMAKE) all
+	@TEST_NGINX_USE_VALGRIND=1 $(PROVE) $(SUITE)
+
+
+# nginx and module out of one source tree
+
+.PHONY: static
+static:  ## build nginx with the module in it
+	@$(if $(NGINX_SRC),,$(SUBMAKE) $(OUT)/nginx-source/configure)
+	@$(SUBMAKE) BUILD=$(OUT)/static ADD=--add-module \
+	    NGINX_SRC=$(or $(NGINX_SRC),$(OUT)/nginx-source) binary
+
+
+.PHONY: binary
+binary: $(BINARY)
+
+
+.PHONY: asan
+asan:  ## run the nginx tests with sanitizers in nginx and module
+	@.ci/install test
+	@$(if $(NGINX_SRC),,$(SUBMAKE) $(OUT)/nginx-source/configure)
+	@$(SUBMAKE) BUILD=$(OUT)/asan LDFLAGS='$(SANITIZE)' \
+	    CFLAGS='-O1 -g -fno-omit-frame-pointer -DNGX_DEBUG_PALLOC $(SANITIZE)' \
+	    NGINX_SRC=$(or $(NGINX_SRC),$(OUT)/nginx-source) \
+	    NGINX=$(OUT)/asan/objs/nginx TESTS='$(TESTS)' binary all sanitized
+
+
+.PHONY: sanitized
+sanitized:
+	@rm -rf $(OUT)/reports && mkdir -m 1777 $(OUT)/reports
+	@ASAN_OPTIONS=detect_leaks=0:log_path=$(OUT)/reports/r \
+	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(OUT)/reports/r \
+	    $(PROVE) $(SUITE)
+	@! grep -rlE 'AddressSanitizer|ratelimit.*runtime error' $(OUT)/reports
+
+
+.PHONY: clean
+clean:  ## remove everything that was built
+	@rm -rf $(OUT) t/servroot*
+
+
+.PHONY: help
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*##/\1\t/p' Makefile | expand -t 12

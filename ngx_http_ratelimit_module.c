@@ -1,0 +1,229 @@
+
+/*
+ * ngx_http_ratelimit_module: the table of contents.
+ */
+
+
+#include "http/ngx_http_ratelimit.h"
+
+
+static void *ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf);
+static void *ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf);
+static char *ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent,
+    void *child);
+static ngx_int_t ngx_http_ratelimit_init(ngx_conf_t *cf);
+
+
+static ngx_command_t  ngx_http_ratelimit_commands[] = {
+
+    { ngx_string("ratelimit_zone"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_2MORE,
+      ngx_http_ratelimit_zone,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_1MORE,
+      ngx_http_ratelimit,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_headers"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_1MORE,
+      ngx_http_ratelimit_set_headers,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_status"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_set_number,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_ratelimit_loc_conf_t, status),
+      &ngx_http_ratelimit_status_bounds },
+
+    { ngx_string("ratelimit_body"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_set_enum,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_ratelimit_loc_conf_t, body),
+      &ngx_http_ratelimit_bodies },
+
+    { ngx_string("ratelimit_log_level"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_set_enum,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_ratelimit_loc_conf_t, limit_log_level),
+      &ngx_http_ratelimit_log_levels },
+
+    { ngx_string("ratelimit_dry_run"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_FLAG,
+      ngx_conf_set_flag_slot,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_ratelimit_loc_conf_t, dry_run),
+      NULL },
+
+    { ngx_string("ratelimit_bypass"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_1MORE,
+      ngx_http_ratelimit_set_bypass,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_ratelimit_loc_conf_t, bypass),
+      NULL },
+
+    { ngx_string("ratelimit_ipv6_prefix"),
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_set_number,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      offsetof(ngx_http_ratelimit_loc_conf_t, ipv6_prefix),
+      &ngx_http_ratelimit_ipv6_prefix_bounds },
+
+      ngx_null_command
+};
+
+
+static ngx_http_module_t  ngx_http_ratelimit_module_ctx = {
+    ngx_http_ratelimit_add_variables,      /* preconfiguration */
+    ngx_http_ratelimit_init,               /* postconfiguration */
+
+    ngx_http_ratelimit_create_main_conf,   /* create main configuration */
+    NULL,                                  /* init main configuration */
+
+    NULL,                                  /* create server configuration */
+    NULL,                                  /* merge server configuration */
+
+    ngx_http_ratelimit_create_loc_conf,    /* create location configuration */
+    ngx_http_ratelimit_merge_loc_conf      /* merge location configuration */
+};
+
+
+ngx_module_t  ngx_http_ratelimit_module = {
+    NGX_MODULE_V1,
+    &ngx_http_ratelimit_module_ctx,        /* module context */
+    ngx_http_ratelimit_commands,           /* module directives */
+    NGX_HTTP_MODULE,                       /* module type */
+    NULL,                                  /* init master */
+    ngx_http_ratelimit_store_init_module,  /* init module */
+    ngx_http_ratelimit_store_init_process, /* init process */
+    NULL,                                  /* init thread */
+    NULL,                                  /* exit thread */
+    NULL,                                  /* exit process */
+    NULL,                                  /* exit master */
+    NGX_MODULE_V1_PADDING
+};
+
+
+static void *
+ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf)
+{
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    rmcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_main_conf_t));
+    if (rmcf == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&rmcf->zones, cf->pool, 4,
+                       sizeof(ngx_http_ratelimit_zone_t *))
+        != NGX_OK
+        || ngx_array_init(&rmcf->sets, cf->pool, 4,
+                          sizeof(ngx_http_ratelimit_set_t *))
+           != NGX_OK
+        || ngx_array_init(&rmcf->mentions, cf->pool, 4,
+                          sizeof(ngx_http_ratelimit_mention_t))
+           != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return rmcf;
+}
+
+
+static void *
+ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf)
+{
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    rlcf = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_loc_conf_t));
+    if (rlcf == NULL) {
+        return NULL;
+    }
+
+    rlcf->set = NGX_CONF_UNSET_PTR;
+    rlcf->bypass = NGX_CONF_UNSET_PTR;
+    rlcf->headers = NGX_CONF_UNSET_UINT;
+    rlcf->status = NGX_CONF_UNSET_UINT;
+    rlcf->body = NGX_CONF_UNSET_UINT;
+    rlcf->limit_log_level = NGX_CONF_UNSET_UINT;
+    rlcf->ipv6_prefix = NGX_CONF_UNSET_UINT;
+    rlcf->dry_run = NGX_CONF_UNSET;
+
+    return rlcf;
+}
+
+
+static char *
+ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
+{
+    ngx_http_ratelimit_loc_conf_t  *prev = parent;
+    ngx_http_ratelimit_loc_conf_t  *conf = child;
+
+    if (conf->set != NULL && conf->set != NGX_CONF_UNSET_PTR) {
+        ngx_http_ratelimit_check_return(cf, conf->set);
+    }
+
+    ngx_conf_merge_ptr_value(conf->set, prev->set, NULL);
+    ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
+    ngx_conf_merge_uint_value(conf->headers, prev->headers,
+                              NGX_HTTP_RATELIMIT_HEADERS_X);
+    ngx_conf_merge_uint_value(conf->status, prev->status,
+                              NGX_HTTP_TOO_MANY_REQUESTS);
+    ngx_conf_merge_uint_value(conf->body, prev->body,
+                              NGX_HTTP_RATELIMIT_BODY_PROBLEM);
+    ngx_conf_merge_uint_value(conf->limit_log_level, prev->limit_log_level,
+                              NGX_LOG_ERR);
+
+    conf->delay_log_level = (conf->limit_log_level == NGX_LOG_INFO) ?
+                                NGX_LOG_INFO : conf->limit_log_level + 1;
+
+    ngx_conf_merge_uint_value(conf->ipv6_prefix, prev->ipv6_prefix, 64);
+    ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_init(ngx_conf_t *cf)
+{
+    ngx_http_handler_pt             *h;
+    ngx_http_core_main_conf_t       *cmcf;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    if (ngx_http_ratelimit_bind(cf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    /* where nothing is limited, no request pays */
+
+    if (rmcf->sets.nelts == 0) {
+        return NGX_OK;
+    }
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_ratelimit_handler;
+
+    ngx_http_ratelimit_header_filter_init();
+
+    return NGX_OK;
+}

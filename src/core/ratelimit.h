@@ -1,0 +1,204 @@
+
+/*
+ * The vocabulary of the core: a shape says how a state is kept, a rule says
+ * how much is allowed, a state is what was used so far, a verdict is the
+ * answer.  Nothing here knows nginx, performs I/O, reads a clock or allocates.
+ *
+ * All numbers are integers below 2^53 and all times are microseconds.
+ */
+
+
+#ifndef _RATELIMIT_H_INCLUDED_
+#define _RATELIMIT_H_INCLUDED_
+
+
+#include <stddef.h>
+#include <stdint.h>
+
+
+#define RATELIMIT_SECOND        1000000ULL
+#define RATELIMIT_MAX_LIMIT     0xffffffffULL
+#define RATELIMIT_MAX_PERIOD    (366ULL * 86400 * RATELIMIT_SECOND)
+#define RATELIMIT_MAX_BUCKETS   60
+
+/*
+ * ceiling * period and capacity * period stay below this, so that a product
+ * of two quantities of one rule always fits 64 bits
+ */
+#define RATELIMIT_MAX_PRODUCT   ((uint64_t) 1 << 62)
+
+/*
+ * the clocks of two workers may differ by less than this; a state that lies
+ * further in the future means that the clock was set back
+ */
+#define RATELIMIT_SKEW          RATELIMIT_SECOND
+
+#define RATELIMIT_NODELAY       UINT64_MAX
+
+
+typedef enum {
+    RATELIMIT_FIXED_WINDOW = 0,
+    RATELIMIT_SLIDING_WINDOW,
+    RATELIMIT_SLIDING_LOG,
+    RATELIMIT_TOKEN_BUCKET,
+    RATELIMIT_LEAKY_BUCKET,
+    RATELIMIT_ALGORITHMS
+} ratelimit_algorithm_e;
+
+
+/* how a state is kept; all states of one zone have the same shape */
+
+typedef struct {
+    ratelimit_algorithm_e           algorithm;
+    uint32_t                        buckets;  /* sub-windows of a window */
+    uint32_t                        width;    /* bytes of a counter, 2 or 4 */
+    uint32_t                        ring;     /* times that a log has room for,
+                                                 one more than any ceiling */
+    uint32_t                        wide;     /* counts are large; a note of the
+                                                 store, the core ignores it */
+} ratelimit_shape_t;
+
+
+/* how much is allowed */
+
+typedef struct {
+    uint64_t                        limit;    /* N, requests per period */
+    uint64_t                        period;   /* W */
+    uint64_t                        capacity; /* size of a token bucket;
+                                                 of a leaky one, burst + 1;
+                                                 N for all others */
+    uint64_t                        ceiling;  /* admitted instead of N, or
+                                                 instead of capacity by the
+                                                 buckets; equal when hard */
+    uint64_t                        free;     /* leaky_bucket: excess that is
+                                                 not delayed, as limit_req's
+                                                 delay=, RATELIMIT_NODELAY */
+    uint64_t                        wait;     /* token_bucket: the longest wait
+                                                 for a token */
+    uint32_t                        class;    /* the table's name for it */
+} ratelimit_rule_t;
+
+
+typedef struct {
+    uint64_t                        now;      /* monotonic */
+    uint64_t                        wall;     /* since 1970; fixed_window only,
+                                                 to align */
+} ratelimit_clock_t;
+
+
+/*
+ * A state is an array of 64-bit words.  All zeros mean "never seen".  Any bits
+ * at all are safe to look at; they only make the verdict meaningless.
+ */
+
+typedef uint64_t  ratelimit_state_t;
+
+
+typedef struct {
+    uint64_t                        limit;        /* N, or capacity */
+    uint64_t                        remaining;
+    uint64_t                        reset_after;  /* until the limit is whole */
+    uint64_t                        retry_after;  /* 0 if allowed */
+    uint64_t                        delay;        /* an allowed request waits */
+    uint64_t                        excess;       /* thousandths of a request
+                                                     above the limit */
+    uint64_t                        stamp;        /* where the charge goes, to
+                                                     be handed to refund */
+    unsigned                        allowed:1;
+    unsigned                        soft:1;       /* only above the limit */
+    unsigned                        rebase:1;     /* the clock was set back:
+                                                     charge, if only with 0 */
+} ratelimit_verdict_t;
+
+
+/* one limit of a decision */
+
+typedef struct {
+    const ratelimit_shape_t        *shape;
+    const ratelimit_rule_t         *rule;
+    ratelimit_state_t              *state;
+    uint64_t                        cost;
+    ratelimit_verdict_t             verdict;
+} ratelimit_item_t;
+
+
+/*
+ * look    what would happen to a request of this cost; the verdict speaks of
+ *         the time after the charge if it allows.  Changes nothing.  Cost 0
+ *         is always allowed.
+ * charge  counts the cost, whatever look said.  Words and counters are written
+ *         in an order that leaves a sound state at every instruction.
+ * refund  gives back a charge that was stamped so.
+ * expires the time from which on the state equals one never seen.
+ * size    bytes of a state, a multiple of 8.
+ * copy    a state of another shape of the same algorithm and buckets; what the
+ *         new shape has no room for is the oldest.
+ */
+
+typedef struct {
+    const char                     *name;
+
+    void   (*look)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+        const ratelimit_clock_t *clock, uint64_t cost,
+        ratelimit_verdict_t *verdict);
+    void   (*charge)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, ratelimit_state_t *state,
+        const ratelimit_clock_t *clock, uint64_t cost);
+    void   (*refund)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, ratelimit_state_t *state,
+        uint64_t stamp, uint64_t cost);
+    uint64_t  (*expires)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, const ratelimit_state_t *state);
+    size_t    (*size)(const ratelimit_shape_t *shape);
+    void      (*copy)(const ratelimit_shape_t *shape,
+        ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
+        const ratelimit_state_t *from);
+} ratelimit_algorithm_t;
+
+
+extern const ratelimit_algorithm_t  ratelimit_fixed_window;
+extern const ratelimit_algorithm_t  ratelimit_sliding_window;
+extern const ratelimit_algorithm_t  ratelimit_sliding_log;
+extern const ratelimit_algorithm_t  ratelimit_token_bucket;
+extern const ratelimit_algorithm_t  ratelimit_leaky_bucket;
+
+/* by ratelimit_algorithm_e */
+extern const ratelimit_algorithm_t *const
+    ratelimit_algorithms[RATELIMIT_ALGORITHMS];
+
+
+/* ratelimit_algorithm.c */
+
+/* RATELIMIT_ALGORITHMS if there is none of this name */
+ratelimit_algorithm_e ratelimit_algorithm_find(const char *name, size_t len);
+
+/* the narrowest shape that holds a rule with this ceiling (or capacity) */
+void ratelimit_shape_fit(ratelimit_shape_t *shape, uint64_t ceiling);
+
+
+/* ratelimit_decide.c */
+
+/*
+ * All limits of a request are one decision: look at all; only if it returns 1,
+ * which is when all allow, charge all.  Where the clock was set back, charge
+ * also rebases the states of a refusing decision, and counts nothing.
+ */
+int ratelimit_look(ratelimit_item_t *items, size_t n,
+    const ratelimit_clock_t *clock);
+
+/* both in one, for states that the caller has at hand */
+int ratelimit_decide(ratelimit_item_t *items, size_t n,
+    const ratelimit_clock_t *clock);
+
+/*
+ * The limit that speaks for the decision: of the violated ones that with the
+ * longest wait, otherwise that with the fewest requests left.
+ */
+size_t ratelimit_tightest(const ratelimit_item_t *items, size_t n);
+
+
+/* ratelimit_math.h has the arithmetic that the algorithms share */
+
+
+#endif /* _RATELIMIT_H_INCLUDED_ */

@@ -1,0 +1,122 @@
+
+/*
+ * What token_bucket and leaky_bucket have in common.
+ */
+
+
+#include "core/ratelimit_bucket.h"
+
+
+uint64_t
+ratelimit_bucket_fold(const ratelimit_rule_t *rule, ratelimit_bucket_t *bucket,
+    uint64_t elapsed)
+{
+    uint64_t  periods;
+
+    periods = elapsed / rule->period;
+
+    if (bucket->taken / rule->limit < periods) {
+        bucket->taken = 0;
+        return 0;
+    }
+
+    periods--;
+
+    bucket->taken -= periods * rule->limit;
+    bucket->since += periods * rule->period;
+
+    return elapsed - periods * rule->period;
+}
+
+
+void
+ratelimit_bucket_charge(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost)
+{
+    uint64_t            taken;
+    ratelimit_bucket_t  bucket;
+
+    (void) shape;
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+
+    if (bucket.level == 0) {
+
+        if (cost == 0) {
+            return;
+        }
+
+        /* a bucket of which nothing is taken is whole at any time */
+
+        state[1] = 0;
+        ratelimit_store_barrier();
+        state[0] = clock->now;
+        ratelimit_store_barrier();
+        state[1] = ratelimit_bucket_bound(rule, cost);
+
+        return;
+    }
+
+    taken = ratelimit_bucket_bound(rule, ratelimit_add(bucket.taken, cost));
+
+    /* who dies in between takes too much rather than too little */
+
+    state[0] = bucket.since;
+    ratelimit_store_barrier();
+    state[1] = taken;
+}
+
+
+void
+ratelimit_bucket_refund(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
+    uint64_t cost)
+{
+    (void) shape;
+    (void) rule;
+
+    if (state[0] <= stamp) {
+        state[1] = ratelimit_sub(state[1], cost);
+    }
+}
+
+
+uint64_t
+ratelimit_bucket_expires(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state)
+{
+    uint64_t  taken;
+
+    (void) shape;
+
+    if (state[1] == 0) {
+        return 0;
+    }
+
+    taken = ratelimit_bucket_bound(rule, state[1]);
+
+    return state[0] + ratelimit_muldiv_ceil(taken, rule->period, rule->limit);
+}
+
+
+size_t
+ratelimit_bucket_size(const ratelimit_shape_t *shape)
+{
+    (void) shape;
+
+    return 2 * sizeof(ratelimit_state_t);
+}
+
+
+void
+ratelimit_bucket_copy(const ratelimit_shape_t *shape, ratelimit_state_t *state,
+    const ratelimit_shape_t *from_shape, const ratelimit_state_t *from)
+{
+    (void) shape;
+    (void) from_shape;
+
+    state[0] = from[0];
+    ratelimit_store_barrier();
+    state[1] = from[1];
+}

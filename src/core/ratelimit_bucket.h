@@ -1,0 +1,233 @@
+
+/*
+ * The arithmetic of both buckets: since a time at which the bucket was whole
+ * some requests were taken from it, and N of them return in each period, one
+ * by one.
+ *
+ * state[0]  since
+ * state[1]  taken
+ *
+ * The exact level of a bucket is a fraction with the period as denominator;
+ * so levels are kept multiplied by the period.  A level falls by N each
+ * microsecond.
+ */
+
+
+#ifndef _RATELIMIT_BUCKET_H_INCLUDED_
+#define _RATELIMIT_BUCKET_H_INCLUDED_
+
+
+#include "core/ratelimit.h"
+#include "core/ratelimit_math.h"
+
+
+/*
+ * The highest level that is told apart: with a cost up to the ceiling on top
+ * it is still below 2^64.
+ */
+#define RATELIMIT_BUCKET_MAX_LEVEL  (3 * RATELIMIT_MAX_PRODUCT)
+
+
+typedef struct {
+    uint64_t                        since;
+    uint64_t                        taken;
+    uint64_t                        level;    /* taken and not returned yet,
+                                                 times period; 0 if whole */
+    uint64_t                        lead;     /* since is so much after now:
+                                                 another worker's clock is a
+                                                 little ahead */
+    unsigned                        rebase;
+} ratelimit_bucket_t;
+
+
+/*
+ * Whole periods, all but the last one, are settled: since moves forward, what
+ * they returned is no longer taken.  A charge of the last period can still be
+ * given back.  Returns what has elapsed since then; the bucket is whole if
+ * nothing is left taken.
+ */
+uint64_t ratelimit_bucket_fold(const ratelimit_rule_t *rule,
+    ratelimit_bucket_t *bucket, uint64_t elapsed);
+
+
+/* the same for both buckets, see ratelimit_algorithm_t */
+
+void ratelimit_bucket_charge(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost);
+void ratelimit_bucket_refund(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
+    uint64_t cost);
+uint64_t ratelimit_bucket_expires(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state);
+size_t ratelimit_bucket_size(const ratelimit_shape_t *shape);
+void ratelimit_bucket_copy(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
+    const ratelimit_state_t *from);
+
+
+/*
+ * Neither a limit nor what was admitted passes the first test; requests that
+ * were counted although refused do, or a state of another rule.
+ */
+
+static inline uint64_t
+ratelimit_bucket_bound(const ratelimit_rule_t *rule, uint64_t taken)
+{
+    if (taken <= rule->ceiling + 2 * rule->limit) {
+        return taken;
+    }
+
+    return ratelimit_min(taken, RATELIMIT_BUCKET_MAX_LEVEL / rule->period);
+}
+
+
+/* the bucket as it is now */
+
+static inline void
+ratelimit_bucket_load(const ratelimit_rule_t *rule,
+    const ratelimit_state_t *state, uint64_t now, ratelimit_bucket_t *bucket)
+{
+    uint64_t  elapsed, level, returned;
+
+    bucket->since = state[0];
+    bucket->taken = state[1];
+    bucket->level = 0;
+    bucket->lead = 0;
+    bucket->rebase = 0;
+
+    if (bucket->taken == 0) {
+        return;
+    }
+
+    elapsed = 0;
+
+    if (bucket->since <= now) {
+        elapsed = now - bucket->since;
+
+        if (elapsed >= 2 * rule->period) {
+            elapsed = ratelimit_bucket_fold(rule, bucket, elapsed);
+        }
+
+    } else if (bucket->since - now <= RATELIMIT_SKEW) {
+        bucket->lead = bucket->since - now;
+
+    } else {
+        /* the clock was set back: all that was taken was taken now */
+        bucket->since = now;
+        bucket->rebase = 1;
+    }
+
+    bucket->taken = ratelimit_bucket_bound(rule, bucket->taken);
+
+    level = bucket->taken * rule->period;
+    returned = elapsed * rule->limit;
+
+    bucket->level = ratelimit_sub(level, returned);
+}
+
+
+/* the time until a level has fallen to another one */
+
+static inline uint64_t
+ratelimit_bucket_until(const ratelimit_bucket_t *bucket,
+    const ratelimit_rule_t *rule, uint64_t level, uint64_t target)
+{
+    if (level <= target) {
+        return 0;
+    }
+
+    return bucket->lead + ratelimit_div_ceil(level - target, rule->limit);
+}
+
+
+/*
+ * Sets allowed, delay and retry_after: a cost that finds no room is allowed
+ * and delayed if there will be room within so long a wait.
+ */
+
+static inline void
+ratelimit_bucket_admit(const ratelimit_rule_t *rule,
+    const ratelimit_bucket_t *bucket, uint64_t cost, uint64_t wait,
+    ratelimit_verdict_t *verdict)
+{
+    uint64_t  level, until;
+
+    verdict->allowed = 1;
+    verdict->delay = 0;
+    verdict->retry_after = 0;
+
+    if (cost == 0) {
+        return;
+    }
+
+    if (cost > rule->ceiling) {
+        verdict->allowed = 0;
+        verdict->retry_after = rule->period;
+        return;
+    }
+
+    level = bucket->level + cost * rule->period;
+
+    until = ratelimit_bucket_until(bucket, rule, level,
+                                   rule->ceiling * rule->period);
+
+    if (until <= wait) {
+        verdict->delay = until;
+        return;
+    }
+
+    verdict->allowed = 0;
+    verdict->retry_after = until - wait;
+}
+
+
+/*
+ * Sets all other fields of a verdict but the stamp; what is taken above so
+ * many requests is excess.
+ */
+
+static inline void
+ratelimit_bucket_tell(const ratelimit_rule_t *rule,
+    const ratelimit_bucket_t *bucket, uint64_t cost, uint64_t above,
+    ratelimit_verdict_t *verdict)
+{
+    uint64_t  used, part, after, level;
+
+    used = 0;
+    part = 0;
+
+    if (bucket->level) {
+        used = ratelimit_div(bucket->level, rule->period);
+        part = bucket->level - used * rule->period;
+    }
+
+    after = ratelimit_add(used, cost);
+
+    verdict->excess = ratelimit_thousandths(ratelimit_sub(after, above));
+
+    if (part && after >= above) {
+        verdict->excess = ratelimit_add(verdict->excess,
+                              ratelimit_muldiv(part, 1000, rule->period));
+    }
+
+    /* a request that has not returned altogether is a used one */
+
+    used += (part != 0);
+    after = ratelimit_add(used, cost);
+    level = bucket->level;
+
+    if (verdict->allowed) {
+        used = after;
+        level += cost * rule->period;
+    }
+
+    verdict->limit = rule->capacity;
+    verdict->remaining = ratelimit_sub(rule->capacity, used);
+    verdict->reset_after = ratelimit_bucket_until(bucket, rule, level, 0);
+    verdict->soft = (verdict->allowed && after > rule->capacity);
+    verdict->rebase = bucket->rebase;
+}
+
+
+#endif /* _RATELIMIT_BUCKET_H_INCLUDED_ */

@@ -1,0 +1,117 @@
+
+/*
+ * A ring of buckets + 1 counters, of two or four bytes each, that stands
+ * behind the first word of a state.
+ */
+
+
+#ifndef _RATELIMIT_COUNTERS_H_INCLUDED_
+#define _RATELIMIT_COUNTERS_H_INCLUDED_
+
+
+#include <string.h>
+
+#include "core/ratelimit.h"
+#include "core/ratelimit_math.h"
+
+
+static inline uint32_t
+ratelimit_counters_get(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state, uint32_t place)
+{
+    uint16_t        narrow;
+    uint32_t        wide;
+    const uint8_t  *p;
+
+    p = (const uint8_t *) &state[1];
+
+    if (shape->width == sizeof(uint16_t)) {
+        memcpy(&narrow, p + place * sizeof(uint16_t), sizeof(uint16_t));
+        return narrow;
+    }
+
+    memcpy(&wide, p + place * sizeof(uint32_t), sizeof(uint32_t));
+
+    return wide;
+}
+
+
+/* a counter that is full stays so */
+
+static inline void
+ratelimit_counters_set(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, uint32_t place, uint64_t count)
+{
+    uint8_t   *p;
+    uint16_t   narrow;
+    uint32_t   wide;
+
+    p = (uint8_t *) &state[1];
+
+    if (shape->width == sizeof(uint16_t)) {
+        narrow = (uint16_t) ratelimit_min(count, UINT16_MAX);
+        memcpy(p + place * sizeof(uint16_t), &narrow, sizeof(uint16_t));
+        return;
+    }
+
+    wide = (uint32_t) ratelimit_min(count, UINT32_MAX);
+    memcpy(p + place * sizeof(uint32_t), &wide, sizeof(uint32_t));
+}
+
+
+/* the place of the sub-window that lies so many before; at most buckets */
+
+static inline uint32_t
+ratelimit_counters_back(const ratelimit_shape_t *shape, uint32_t place,
+    uint32_t distance)
+{
+    if (place >= distance) {
+        return place - distance;
+    }
+
+    return place + shape->buckets + 1 - distance;
+}
+
+
+/*
+ * The sum of all counters, a word at a time; what follows the last counter in
+ * its word is always zero.
+ */
+
+static inline uint64_t
+ratelimit_counters_total(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state)
+{
+    uint32_t  i, words;
+    uint64_t  even, odd, word;
+
+    even = 0;
+    odd = 0;
+
+    if (shape->width == sizeof(uint16_t)) {
+        words = (shape->buckets + 4) / 4;
+
+        for (i = 1; i <= words; i++) {
+            word = state[i];
+            even += word & 0x0000ffff0000ffff;
+            odd += (word >> 16) & 0x0000ffff0000ffff;
+        }
+
+        even += odd;
+
+        return (even & 0xffffffff) + (even >> 32);
+    }
+
+    words = (shape->buckets + 2) / 2;
+
+    for (i = 1; i <= words; i++) {
+        word = state[i];
+        even += word & 0xffffffff;
+        odd += word >> 32;
+    }
+
+    return even + odd;
+}
+
+
+#endif /* _RATELIMIT_COUNTERS_H_INCLUDED_ */

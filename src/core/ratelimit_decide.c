@@ -1,0 +1,98 @@
+
+/*
+ * All limits of a request are one decision.
+ */
+
+
+#include "core/ratelimit.h"
+
+
+static int ratelimit_tighter(const ratelimit_verdict_t *a,
+    const ratelimit_verdict_t *b);
+
+
+int
+ratelimit_look(ratelimit_item_t *items, size_t n,
+    const ratelimit_clock_t *clock)
+{
+    int                           allowed;
+    size_t                        i;
+    ratelimit_item_t             *item;
+    const ratelimit_algorithm_t  *algorithm;
+
+    allowed = 1;
+
+    for (i = 0; i < n; i++) {
+        item = &items[i];
+        algorithm = ratelimit_algorithms[item->shape->algorithm];
+
+        algorithm->look(item->shape, item->rule, item->state, clock,
+                        item->cost, &item->verdict);
+
+        allowed &= item->verdict.allowed;
+    }
+
+    return allowed;
+}
+
+
+int
+ratelimit_decide(ratelimit_item_t *items, size_t n,
+    const ratelimit_clock_t *clock)
+{
+    int                           allowed;
+    size_t                        i;
+    ratelimit_item_t             *item;
+    const ratelimit_algorithm_t  *algorithm;
+
+    allowed = ratelimit_look(items, n, clock);
+
+    for (i = 0; i < n; i++) {
+        item = &items[i];
+
+        /* what the clock left in the future must not stay there */
+
+        if (!allowed && !item->verdict.rebase) {
+            continue;
+        }
+
+        algorithm = ratelimit_algorithms[item->shape->algorithm];
+
+        algorithm->charge(item->shape, item->rule, item->state, clock,
+                          allowed ? item->cost : 0);
+    }
+
+    return allowed;
+}
+
+
+size_t
+ratelimit_tightest(const ratelimit_item_t *items, size_t n)
+{
+    size_t  i, tightest;
+
+    tightest = 0;
+
+    for (i = 1; i < n; i++) {
+        if (ratelimit_tighter(&items[i].verdict, &items[tightest].verdict)) {
+            tightest = i;
+        }
+    }
+
+    return tightest;
+}
+
+
+static int
+ratelimit_tighter(const ratelimit_verdict_t *a, const ratelimit_verdict_t *b)
+{
+    if (a->allowed != b->allowed) {
+        return b->allowed;
+    }
+
+    if (a->allowed) {
+        return a->remaining < b->remaining;
+    }
+
+    return a->retry_after > b->retry_after;
+}

@@ -1,0 +1,59 @@
+
+/*
+ * The arithmetic of limit_req: one request is under way and may be followed
+ * by as many more as the burst allows, which are delayed so that they leave
+ * at the rate, except for the first few that are free.
+ */
+
+
+#include "core/ratelimit_bucket.h"
+
+
+static void ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
+
+
+const ratelimit_algorithm_t  ratelimit_leaky_bucket = {
+    "leaky_bucket",
+    ratelimit_leaky_bucket_look,
+    ratelimit_bucket_charge,
+    ratelimit_bucket_refund,
+    ratelimit_bucket_expires,
+    ratelimit_bucket_size,
+    ratelimit_bucket_copy
+};
+
+
+static void
+ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    uint64_t            level;
+    ratelimit_bucket_t  bucket;
+
+    (void) shape;
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+    ratelimit_bucket_admit(rule, &bucket, cost, 0, verdict);
+    ratelimit_bucket_tell(rule, &bucket, cost, 1, verdict);
+
+    verdict->stamp = clock->now + bucket.lead;
+
+    /*
+     * An admitted level never exceeds the ceiling, so there is no delay if so
+     * many are free; a request that costs nothing does not queue.
+     */
+
+    if (!verdict->allowed || cost == 0 || rule->free >= rule->ceiling) {
+        return;
+    }
+
+    level = bucket.level + cost * rule->period;
+
+    verdict->delay = ratelimit_bucket_until(&bucket, rule, level,
+                                            (rule->free + 1) * rule->period);
+}

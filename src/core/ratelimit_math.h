@@ -1,0 +1,155 @@
+
+/*
+ * The arithmetic that the algorithms share: unsigned, saturating, and with
+ * the direction of rounding in the name.
+ */
+
+
+#ifndef _RATELIMIT_MATH_H_INCLUDED_
+#define _RATELIMIT_MATH_H_INCLUDED_
+
+
+#include "core/ratelimit.h"
+
+
+/*
+ * A process may be killed between any two instructions: what is written above
+ * must be in memory before what is written below.  Only the compiler needs to
+ * be told, a processor retires its own stores in order.
+ */
+#define ratelimit_store_barrier()  __atomic_signal_fence(__ATOMIC_SEQ_CST)
+
+
+static inline uint64_t
+ratelimit_min(uint64_t a, uint64_t b)
+{
+    return (a < b) ? a : b;
+}
+
+
+static inline uint64_t
+ratelimit_max(uint64_t a, uint64_t b)
+{
+    return (a > b) ? a : b;
+}
+
+
+/* a + b, at most UINT64_MAX */
+
+static inline uint64_t
+ratelimit_add(uint64_t a, uint64_t b)
+{
+    return (b > UINT64_MAX - a) ? UINT64_MAX : a + b;
+}
+
+
+/* a - b, at least 0 */
+
+static inline uint64_t
+ratelimit_sub(uint64_t a, uint64_t b)
+{
+    return (a > b) ? a - b : 0;
+}
+
+
+/* requests to thousandths of a request, at most UINT64_MAX */
+
+static inline uint64_t
+ratelimit_thousandths(uint64_t a)
+{
+    return (a > UINT64_MAX / 1000) ? UINT64_MAX : a * 1000;
+}
+
+
+/*
+ * The divisor is never 0.  Operands are mostly small, and a division of 32
+ * bits takes a fraction of the time of one of 64.
+ */
+
+static inline uint64_t
+ratelimit_div(uint64_t a, uint64_t b)
+{
+    if (((a | b) >> 32) == 0) {
+        return (uint32_t) a / (uint32_t) b;
+    }
+
+    return a / b;
+}
+
+
+static inline uint64_t
+ratelimit_mod(uint64_t a, uint64_t b)
+{
+    if (((a | b) >> 32) == 0) {
+        return (uint32_t) a % (uint32_t) b;
+    }
+
+    return a % b;
+}
+
+
+static inline uint64_t
+ratelimit_div_ceil(uint64_t a, uint64_t b)
+{
+    uint64_t  q;
+
+    q = ratelimit_div(a, b);
+
+    return q + (q * b != a);
+}
+
+
+/* a * b / d; the product must be below 2^64 to mean something */
+
+static inline uint64_t
+ratelimit_muldiv(uint64_t a, uint64_t b, uint64_t d)
+{
+    return ratelimit_div(a * b, d);
+}
+
+
+static inline uint64_t
+ratelimit_muldiv_ceil(uint64_t a, uint64_t b, uint64_t d)
+{
+    return ratelimit_div_ceil(a * b, d);
+}
+
+
+/*
+ * The part of a verdict that all windows share: used requests are counted
+ * against the limit, and admitted up to the ceiling.  Returns allowed.
+ */
+
+static inline unsigned
+ratelimit_admit(const ratelimit_rule_t *rule, uint64_t used, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    uint64_t  after;
+    unsigned  allowed;
+
+    after = ratelimit_add(used, cost);
+
+    verdict->limit = rule->limit;
+    verdict->retry_after = 0;
+    verdict->delay = 0;
+
+    if (after <= rule->limit && after <= rule->ceiling) {
+        verdict->remaining = rule->limit - after;
+        verdict->excess = 0;
+        verdict->allowed = 1;
+        verdict->soft = 0;
+        return 1;
+    }
+
+    allowed = (cost == 0 || after <= rule->ceiling);
+
+    verdict->remaining = ratelimit_sub(rule->limit, allowed ? after : used);
+    verdict->excess = ratelimit_thousandths(ratelimit_sub(after, rule->limit));
+    verdict->allowed = allowed;
+    verdict->soft = (allowed && after > rule->limit);
+
+    return allowed;
+}
+
+
+#endif /* _RATELIMIT_MATH_H_INCLUDED_ */

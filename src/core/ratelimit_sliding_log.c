@@ -1,0 +1,345 @@
+
+/*
+ * The times of the newest admitted requests in a ring: exact.  The state is
+ * described in ratelimit_times.h.
+ *
+ * The ring has a place more than a request ever needs to look at, so the place
+ * that is being written matters to nobody.
+ */
+
+
+#include <string.h>
+
+#include "core/ratelimit.h"
+#include "core/ratelimit_math.h"
+#include "core/ratelimit_times.h"
+
+
+static inline uint64_t ratelimit_sliding_log_tick(
+    const ratelimit_rule_t *rule);
+static inline void ratelimit_sliding_log_load(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
+    ratelimit_times_t *log);
+static void ratelimit_sliding_log_look(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
+static void ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost);
+static void ratelimit_sliding_log_rewrite(ratelimit_times_t *log,
+    ratelimit_state_t *state, uint64_t tick);
+static void ratelimit_sliding_log_prune(ratelimit_times_t *log,
+    ratelimit_state_t *state, uint64_t ticks);
+static void ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
+    uint64_t cost);
+static uint64_t ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state);
+static size_t ratelimit_sliding_log_size(const ratelimit_shape_t *shape);
+static void ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
+    const ratelimit_state_t *from);
+
+
+const ratelimit_algorithm_t  ratelimit_sliding_log = {
+    "sliding_log",
+    ratelimit_sliding_log_look,
+    ratelimit_sliding_log_charge,
+    ratelimit_sliding_log_refund,
+    ratelimit_sliding_log_expires,
+    ratelimit_sliding_log_size,
+    ratelimit_sliding_log_copy
+};
+
+
+static inline uint64_t
+ratelimit_sliding_log_tick(const ratelimit_rule_t *rule)
+{
+    if (rule->period < RATELIMIT_TIMES_OLDEST) {
+        return 1;
+    }
+
+    return RATELIMIT_TIMES_COARSE;
+}
+
+
+static inline void
+ratelimit_sliding_log_load(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
+    ratelimit_times_t *log)
+{
+    ratelimit_times_unpack(shape, state, log);
+
+    if (log->n == 0) {
+        log->tick = ratelimit_sliding_log_tick(rule);
+        log->time = now;
+        return;
+    }
+
+    if (log->time > now && log->time - now > RATELIMIT_SKEW) {
+        /* the clock was set back: all times move with it */
+        log->time = ratelimit_times_round(now, log->tick);
+        log->rebase = 1;
+    }
+}
+
+
+static void
+ratelimit_sliding_log_look(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    uint32_t           used, i;
+    uint64_t           span;
+    ratelimit_times_t  log;
+
+    ratelimit_sliding_log_load(shape, rule, state, clock->now, &log);
+
+    /* times that lie so far before the reference have left the period */
+
+    span = ratelimit_sub(log.time + rule->period, clock->now);
+    used = 0;
+
+    if (log.n && span) {
+        used = ratelimit_times_younger(&log,
+                                       ratelimit_div_ceil(span, log.tick));
+    }
+
+    verdict->stamp = ratelimit_times_round(ratelimit_max(clock->now, log.time),
+                                           ratelimit_sliding_log_tick(rule));
+    verdict->rebase = log.rebase;
+
+    if (ratelimit_admit(rule, used, cost, verdict) && cost) {
+        verdict->reset_after = verdict->stamp + rule->period - clock->now;
+        return;
+    }
+
+    verdict->reset_after = 0;
+
+    if (used) {
+        verdict->reset_after = span - ratelimit_times_age(&log, 1) * log.tick;
+    }
+
+    if (verdict->allowed) {
+        return;
+    }
+
+    if (cost > rule->ceiling) {
+        verdict->retry_after = rule->period;
+        return;
+    }
+
+    /* the one that has to leave; the ceiling is below what was used */
+
+    i = (uint32_t) (rule->ceiling - cost + 1);
+    verdict->retry_after = span - ratelimit_times_age(&log, i) * log.tick;
+}
+
+
+static void
+ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost)
+{
+    uint64_t           tick, time, ticks;
+    ratelimit_times_t  log;
+
+    ratelimit_sliding_log_load(shape, rule, state, clock->now, &log);
+
+    cost = ratelimit_min(cost, log.ring);
+    tick = ratelimit_sliding_log_tick(rule);
+
+    if (log.rebase || (cost && log.tick != tick)) {
+        ratelimit_sliding_log_rewrite(&log, state, tick);
+    }
+
+    if (cost == 0) {
+        return;
+    }
+
+    time = ratelimit_times_round(ratelimit_max(clock->now, log.time), tick);
+    ticks = (tick == 1) ? time : time / tick;
+
+    ratelimit_sliding_log_prune(&log, state, ticks);
+
+    while (cost) {
+        ratelimit_times_write(&log, log.head, ticks);
+        ratelimit_store_barrier();
+
+        state[0] = time;
+        ratelimit_store_barrier();
+
+        log.head = (log.head + 1 == log.ring) ? 0 : log.head + 1;
+        log.n = (log.n == log.ring) ? log.n : log.n + 1;
+        ratelimit_times_pack(&log, state);
+        ratelimit_store_barrier();
+
+        cost--;
+    }
+}
+
+
+/*
+ * All times anew: after the clock was set back, or when the period of the
+ * rule was changed to one that wants another tick.
+ */
+
+static void
+ratelimit_sliding_log_rewrite(ratelimit_times_t *log,
+    ratelimit_state_t *state, uint64_t tick)
+{
+    uint32_t  i;
+    uint64_t  age, base;
+
+    log->n = ratelimit_times_younger(log, RATELIMIT_TIMES_OLDEST * tick
+                                          / log->tick);
+
+    base = ratelimit_div_ceil(log->time, tick);
+
+    for (i = log->n; i; i--) {
+        age = ratelimit_times_age(log, i) * log->tick / tick;
+        ratelimit_times_write(log, ratelimit_times_last(log, i), base - age);
+    }
+
+    log->tick = tick;
+    log->base = base;
+    log->time = base * tick;
+    log->rebase = 0;
+
+    ratelimit_store_barrier();
+    state[0] = log->time;
+    ratelimit_store_barrier();
+    ratelimit_times_pack(log, state);
+}
+
+
+/* forgets what would be too old to be told apart with this reference */
+
+static void
+ratelimit_sliding_log_prune(ratelimit_times_t *log,
+    ratelimit_state_t *state, uint64_t ticks)
+{
+    uint64_t  step;
+
+    if (log->n == 0) {
+        return;
+    }
+
+    step = ticks - log->base;
+
+    if (step + ratelimit_times_age(log, log->n) < RATELIMIT_TIMES_OLDEST) {
+        return;
+    }
+
+    log->n = ratelimit_times_younger(log,
+                                  ratelimit_sub(RATELIMIT_TIMES_OLDEST, step));
+
+    ratelimit_times_pack(log, state);
+    ratelimit_store_barrier();
+}
+
+
+static void
+ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
+    uint64_t cost)
+{
+    uint32_t           i, later, found;
+    uint64_t           age;
+    ratelimit_times_t  log;
+
+    (void) rule;
+
+    ratelimit_times_unpack(shape, state, &log);
+
+    age = log.base - ratelimit_div_ceil(stamp, log.tick);
+    age &= RATELIMIT_TIMES_MASK;
+
+    later = ratelimit_times_younger(&log, age);
+    found = 0;
+
+    while (found < cost && later + found < log.n
+           && ratelimit_times_age(&log, later + found + 1) == age)
+    {
+        found++;
+    }
+
+    if (found == 0) {
+        return;
+    }
+
+    /* half done, some times look later than they were, none earlier */
+
+    for (i = later; i; i--) {
+        ratelimit_times_write(&log, ratelimit_times_last(&log, i + found),
+                              log.base - ratelimit_times_age(&log, i));
+        ratelimit_store_barrier();
+    }
+
+    log.head = (log.head >= found) ? log.head - found
+                                   : log.head + log.ring - found;
+    log.n -= found;
+    ratelimit_times_pack(&log, state);
+}
+
+
+static uint64_t
+ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state)
+{
+    ratelimit_times_t  log;
+
+    ratelimit_times_unpack(shape, state, &log);
+
+    if (log.n == 0) {
+        return 0;
+    }
+
+    return log.time - ratelimit_times_age(&log, 1) * log.tick
+           + rule->period;
+}
+
+
+static size_t
+ratelimit_sliding_log_size(const ratelimit_shape_t *shape)
+{
+    size_t  times;
+
+    times = (size_t) shape->ring * RATELIMIT_TIMES_BYTES;
+
+    return 2 * sizeof(ratelimit_state_t) + (times + 7) / 8 * 8;
+}
+
+
+/* the newest times that find room, from the first place on */
+
+static void
+ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
+    const ratelimit_state_t *from)
+{
+    uint32_t           i, n;
+    ratelimit_times_t  log, old;
+
+    memset(state, 0, ratelimit_sliding_log_size(shape));
+
+    ratelimit_times_unpack(from_shape, from, &old);
+    ratelimit_times_unpack(shape, state, &log);
+
+    n = (uint32_t) ratelimit_min(old.n, log.ring);
+
+    for (i = 0; i < n; i++) {
+        ratelimit_times_write(&log, i, old.base
+                                       - ratelimit_times_age(&old, n - i));
+    }
+
+    log.tick = old.tick;
+    log.head = (n == log.ring) ? 0 : n;
+    log.n = n;
+
+    state[0] = from[0];
+    ratelimit_store_barrier();
+    ratelimit_times_pack(&log, state);
+}

@@ -1,0 +1,285 @@
+
+/*
+ * The request side: what nginx.conf says, what is known of a request, and
+ * what the files of this folder do for one another.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ratelimit.h"
+#include "core/ratelimit_parse.h"
+#include "store/ngx_http_ratelimit_store.h"
+
+
+#define NGX_HTTP_RATELIMIT_HEADERS_OFF    0x0001
+#define NGX_HTTP_RATELIMIT_HEADERS_X      0x0002
+#define NGX_HTTP_RATELIMIT_HEADERS_IETF   0x0004
+#define NGX_HTTP_RATELIMIT_HEADERS_DELTA  0x0008
+#define NGX_HTTP_RATELIMIT_HEADERS_EPOCH  0x0010
+
+#define NGX_HTTP_RATELIMIT_BODY_OFF       0
+#define NGX_HTTP_RATELIMIT_BODY_PROBLEM   1
+
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_UNDECIDED = 0,
+    NGX_HTTP_RATELIMIT_PASSED,
+    NGX_HTTP_RATELIMIT_SOFT,
+    NGX_HTTP_RATELIMIT_DELAYED,
+    NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN,
+    NGX_HTTP_RATELIMIT_REJECTED,
+    NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN,
+    NGX_HTTP_RATELIMIT_BYPASSED,
+    NGX_HTTP_RATELIMIT_FAILED_OPEN
+} ngx_http_ratelimit_status_e;
+
+
+/* an expression of the configuration, value is NULL if it is not given */
+
+typedef struct {
+    ngx_http_complex_value_t       *value;
+    ngx_int_t                       index;    /* of the variable if it is only
+                                                 one, or NGX_ERROR */
+} ngx_http_ratelimit_expr_t;
+
+
+/* one "ratelimit" */
+
+typedef struct {
+    ngx_http_ratelimit_use_t        use;
+    ngx_http_ratelimit_expr_t       key;
+    ngx_http_ratelimit_expr_t       cost;
+    ngx_http_ratelimit_expr_t       filter;   /* if= */
+
+    /* ready to be sent, quoted and escaped */
+    ngx_str_t                       label;    /* "ip" */
+    ngx_str_t                       policy;   /* "ip";q=50;w=60 */
+    ngx_str_t                       json;     /* "ip" */
+
+    /* as configured */
+    ngx_str_t                       zone;
+    ngx_array_t                     rates;    /* ratelimit_rate_t */
+    uint64_t                        soft;     /* per cent */
+    uint64_t                        burst;
+    uint64_t                        free;     /* as ratelimit_rule_t's */
+    ngx_conf_file_t                 origin;   /* where errors are found */
+} ngx_http_ratelimit_limit_t;
+
+
+/* all "ratelimit" of one block, which the blocks inside may inherit */
+
+typedef struct {
+    ngx_array_t                     limits;   /* ngx_http_ratelimit_limit_t */
+    ngx_uint_t                      nrules;   /* of all limits */
+    ngx_str_t                       name;     /* of limits that count apart */
+    ngx_http_core_srv_conf_t       *server;   /* the name is this server's */
+} ngx_http_ratelimit_set_t;
+
+
+/* an expression whose variables are looked for when all have been declared */
+
+typedef struct {
+    ngx_http_complex_value_t       *value;
+    ngx_str_t                       directive;
+    ngx_conf_file_t                 origin;
+} ngx_http_ratelimit_mention_t;
+
+
+typedef struct {
+    ngx_array_t                     zones;    /* ngx_http_ratelimit_zone_t * */
+    ngx_array_t                     sets;     /* ngx_http_ratelimit_set_t * */
+    ngx_array_t                     mentions; /* ngx_http_ratelimit_mention_t */
+} ngx_http_ratelimit_main_conf_t;
+
+
+typedef struct {
+    ngx_http_ratelimit_set_t       *set;
+    ngx_array_t                    *bypass;   /* ngx_http_complex_value_t */
+    ngx_uint_t                      headers;
+    ngx_uint_t                      status;
+    ngx_uint_t                      body;
+    ngx_uint_t                      limit_log_level;
+    ngx_uint_t                      delay_log_level;
+    ngx_uint_t                      ipv6_prefix;
+    ngx_flag_t                      dry_run;
+} ngx_http_ratelimit_loc_conf_t;
+
+
+/* what is known of a request, found again after internal redirects */
+
+typedef struct {
+    ngx_http_ratelimit_query_t      query;
+    ngx_http_ratelimit_limit_t    **limits;   /* in the order of query.items */
+    ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
+    ngx_http_request_t             *request;
+    ngx_pool_cleanup_t             *cleanup;
+    ngx_http_ratelimit_status_e     status;
+    ngx_uint_t                      tightest; /* item that speaks for all */
+    ngx_int_t                       rc;       /* of the store */
+    unsigned                        waiting:1;
+} ngx_http_ratelimit_ctx_t;
+
+
+/*
+ * A name=value parameter of a directive, or a bare word if the name does not
+ * end with "=".  The parser returns NULL, the reason why the value is refused,
+ * or NGX_CONF_ERROR if it has said so itself.
+ */
+
+typedef struct ngx_http_ratelimit_param_s  ngx_http_ratelimit_param_t;
+
+typedef const char *(*ngx_http_ratelimit_param_pt)(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+
+struct ngx_http_ratelimit_param_s {
+    ngx_str_t                       name;
+    ngx_http_ratelimit_param_pt     parse;
+    size_t                          offset;   /* of the field */
+    uint64_t                        low;
+    uint64_t                        high;
+    ngx_uint_t                      many;     /* may be given again */
+};
+
+#define ngx_http_ratelimit_null_param  { ngx_null_string, NULL, 0, 0, 0, 0 }
+
+
+/* ngx_http_ratelimit_params.c */
+
+char *ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
+    ngx_http_ratelimit_param_t *params, void *conf);
+const char *ngx_http_ratelimit_param_number(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+const char *ngx_http_ratelimit_param_rate(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+const char *ngx_http_ratelimit_param_name(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+const char *ngx_http_ratelimit_param_expr(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+
+
+/* ngx_http_ratelimit_expr.c */
+
+ngx_int_t ngx_http_ratelimit_compile(ngx_conf_t *cf, ngx_str_t *text,
+    ngx_http_complex_value_t *value);
+ngx_int_t ngx_http_ratelimit_mention(ngx_conf_t *cf,
+    ngx_http_complex_value_t *value);
+ngx_int_t ngx_http_ratelimit_check_mentions(ngx_conf_t *cf);
+void ngx_http_ratelimit_expr_init(ngx_conf_t *cf,
+    ngx_http_ratelimit_expr_t *expr, ngx_http_complex_value_t *value);
+ngx_int_t ngx_http_ratelimit_eval(ngx_http_request_t *r,
+    ngx_http_ratelimit_expr_t *expr, ngx_str_t *value);
+
+
+/* directives */
+
+extern ngx_conf_enum_t  ngx_http_ratelimit_log_levels[];
+extern ngx_conf_enum_t  ngx_http_ratelimit_bodies[];
+extern ngx_conf_num_bounds_t  ngx_http_ratelimit_status_bounds;
+extern ngx_conf_num_bounds_t  ngx_http_ratelimit_ipv6_prefix_bounds;
+
+char *ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_set_bypass(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_set_number(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_set_enum(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+/* ngx_http_ratelimit_bind.c */
+
+ngx_http_ratelimit_zone_t *ngx_http_ratelimit_find_zone(
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
+ngx_int_t ngx_http_ratelimit_bind(ngx_conf_t *cf);
+
+/* warns if the block's own limits are never reached because of a "return" */
+void ngx_http_ratelimit_check_return(ngx_conf_t *cf,
+    ngx_http_ratelimit_set_t *set);
+
+
+/* ngx_http_ratelimit_label.c */
+
+ngx_int_t ngx_http_ratelimit_make_labels(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit);
+
+
+/* ngx_http_ratelimit_query.c */
+
+ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(ngx_http_request_t *r,
+    ngx_uint_t nrules);
+void ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx);
+
+/* NULL unless a context was kept */
+ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_get_ctx(ngx_http_request_t *r);
+
+/* the query has no items if no limit applies */
+ngx_int_t ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx);
+
+
+/* ngx_http_ratelimit_handler.c */
+
+ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
+
+
+/* ngx_http_ratelimit_answer.c */
+
+ngx_int_t ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx);
+void ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t item);
+
+
+/* ngx_http_ratelimit_headers.c */
+
+void ngx_http_ratelimit_header_filter_init(void);
+
+
+/* ngx_http_ratelimit_variables.c */
+
+ngx_int_t ngx_http_ratelimit_add_variables(ngx_conf_t *cf);
+
+
+/* whether limits were asked, and answered */
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
+{
+    return ctx->status >= NGX_HTTP_RATELIMIT_PASSED
+           && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
+}
+
+
+/* whole seconds, rounded up */
+
+static ngx_inline uint64_t
+ngx_http_ratelimit_seconds(uint64_t usec)
+{
+    return usec / RATELIMIT_SECOND + (usec % RATELIMIT_SECOND != 0);
+}
+
+
+static ngx_inline uint64_t
+ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx)
+{
+    uint64_t  seconds;
+
+    seconds = ngx_http_ratelimit_seconds(
+                          ctx->query.items[ctx->tightest].verdict.retry_after);
+
+    return ngx_max(seconds, 1);
+}
+
+
+extern ngx_module_t  ngx_http_ratelimit_module;
+
+
+#endif /* _NGX_HTTP_RATELIMIT_H_INCLUDED_ */

@@ -1,0 +1,221 @@
+
+/*
+ * What is said of a request that is refused or slowed: a line in the log, in
+ * limit_req's words, and a body of application/problem+json.
+ */
+
+
+#include "http/ngx_http_ratelimit.h"
+
+
+static void ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx);
+static ngx_uint_t ngx_http_ratelimit_has_error_page(ngx_http_request_t *r,
+    ngx_uint_t status);
+static ngx_int_t ngx_http_ratelimit_send_problem(
+    ngx_http_ratelimit_ctx_t *ctx);
+static ngx_buf_t *ngx_http_ratelimit_make_problem(
+    ngx_http_ratelimit_ctx_t *ctx);
+
+
+static const u_char  ngx_http_ratelimit_problem_head[] =
+    "{\"type\":\"https://iana.org/assignments/http-problem-types"
+    "#quota-exceeded\","
+    "\"title\":\"Request cannot be satisfied as assigned quota has been "
+    "exceeded\","
+    "\"status\":";
+
+static const u_char  ngx_http_ratelimit_problem_policies[] =
+    ",\"violated-policies\":[";
+
+static const u_char  ngx_http_ratelimit_problem_tail[] = "]}" CRLF;
+
+
+ngx_int_t
+ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t                      status;
+    ngx_http_request_t             *r;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    r = ctx->request;
+    rlcf = ctx->conf;
+    status = rlcf->status;
+
+    ngx_http_ratelimit_log_refusal(ctx);
+
+    if (rlcf->dry_run) {
+        ctx->status = NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
+        return NGX_DECLINED;
+    }
+
+    ctx->status = NGX_HTTP_RATELIMIT_REJECTED;
+
+    /* statuses of nginx's own are not sent to clients */
+
+    if (rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF
+        || status == NGX_HTTP_CLOSE
+        || (status >= NGX_HTTP_NGINX_CODES
+            && status < NGX_HTTP_INTERNAL_SERVER_ERROR)
+        || ngx_http_ratelimit_has_error_page(r, status))
+    {
+        return status;
+    }
+
+    ngx_http_finalize_request(r, ngx_http_ratelimit_send_problem(ctx));
+
+    return NGX_DONE;
+}
+
+
+static void
+ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t  excess;
+
+    excess = ctx->query.items[ctx->tightest].verdict.excess;
+
+    ngx_log_error(ctx->conf->limit_log_level, ctx->query.log, 0,
+                  "limiting requests%s, excess: %ui.%03ui by zone \"%V\"",
+                  ctx->conf->dry_run ? ", dry run" : "",
+                  excess / 1000, excess % 1000,
+                  &ctx->limits[ctx->tightest]->use.zone->name);
+}
+
+
+void
+ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
+{
+    ngx_uint_t  excess;
+
+    excess = ctx->query.items[item].verdict.excess;
+
+    ngx_log_error(ctx->conf->delay_log_level, ctx->query.log, 0,
+                  "delaying request%s, excess: %ui.%03ui, by zone \"%V\"",
+                  ctx->conf->dry_run ? ", dry run" : "",
+                  excess / 1000, excess % 1000,
+                  &ctx->limits[item]->use.zone->name);
+}
+
+
+/* as ngx_http_special_response_handler() would find it */
+
+static ngx_uint_t
+ngx_http_ratelimit_has_error_page(ngx_http_request_t *r, ngx_uint_t status)
+{
+    ngx_uint_t                 i;
+    ngx_http_err_page_t       *page;
+    ngx_http_core_loc_conf_t  *clcf;
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (clcf->error_pages == NULL || r->error_page || r->uri_changes == 0) {
+        return 0;
+    }
+
+    page = clcf->error_pages->elts;
+
+    for (i = 0; i < clcf->error_pages->nelts; i++) {
+        if (page[i].status == (ngx_int_t) status) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_int_t            rc;
+    ngx_buf_t           *b;
+    ngx_chain_t          out;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+
+    b = ngx_http_ratelimit_make_problem(ctx);
+    if (b == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    /* nobody is asked to continue with a body that is thrown away */
+
+    r->expect_tested = 1;
+
+    if (ngx_http_discard_request_body(r) != NGX_OK) {
+        r->keepalive = 0;
+    }
+
+    r->err_status = ctx->conf->status;
+
+    ngx_http_clear_content_length(r);
+    ngx_http_clear_accept_ranges(r);
+    ngx_http_clear_last_modified(r);
+    ngx_http_clear_etag(r);
+
+    r->headers_out.content_length_n = b->last - b->pos;
+    ngx_str_set(&r->headers_out.content_type, "application/problem+json");
+    r->headers_out.content_type_len = r->headers_out.content_type.len;
+    r->headers_out.content_type_lowcase = NULL;
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    out.buf = b;
+    out.next = NULL;
+
+    return ngx_http_output_filter(r, &out);
+}
+
+
+static ngx_buf_t *
+ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
+{
+    size_t                       len;
+    ngx_buf_t                   *b;
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_limit_t  *limit;
+
+    len = sizeof(ngx_http_ratelimit_problem_head) + NGX_INT_T_LEN
+          + sizeof(ngx_http_ratelimit_problem_policies)
+          + sizeof(ngx_http_ratelimit_problem_tail);
+
+    for (i = 0; i < ctx->query.n; i++) {
+        len += sizeof(",") - 1 + ctx->limits[i]->json.len;
+    }
+
+    b = ngx_create_temp_buf(ctx->request->pool, len);
+    if (b == NULL) {
+        return NULL;
+    }
+
+    b->last = ngx_sprintf(b->last, "%s%ui%s", ngx_http_ratelimit_problem_head,
+                          ctx->conf->status,
+                          ngx_http_ratelimit_problem_policies);
+
+    limit = NULL;
+
+    for (i = 0; i < ctx->query.n; i++) {
+
+        if (ctx->query.items[i].verdict.allowed || limit == ctx->limits[i]) {
+            continue;
+        }
+
+        b->last = ngx_sprintf(b->last, "%s%V", limit ? "," : "",
+                              &ctx->limits[i]->json);
+
+        limit = ctx->limits[i];
+    }
+
+    b->last = ngx_cpymem(b->last, ngx_http_ratelimit_problem_tail,
+                         sizeof(ngx_http_ratelimit_problem_tail) - 1);
+
+    b->last_buf = 1;
+    b->last_in_chain = 1;
+
+    return b;
+}

@@ -1,0 +1,330 @@
+
+/*
+ * The fields that tell a client where it stands.  They are made when they are
+ * sent, all in one piece of memory.
+ */
+
+
+#include "http/ngx_http_ratelimit.h"
+
+
+#define NGX_HTTP_RATELIMIT_MAX_FIELDS  7
+
+
+typedef struct {
+    ngx_str_t                      *name;
+    ngx_str_t                       value;
+} ngx_http_ratelimit_field_t;
+
+
+/* fields on their way out */
+
+typedef struct {
+    ngx_http_ratelimit_field_t      fields[NGX_HTTP_RATELIMIT_MAX_FIELDS];
+    ngx_uint_t                      n;
+    u_char                         *p;        /* room for values */
+} ngx_http_ratelimit_fields_t;
+
+
+static ngx_int_t ngx_http_ratelimit_header_filter(ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_fields_t *fs);
+static void ngx_http_ratelimit_x_fields(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_fields_t *fs);
+static void ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_fields_t *fs);
+static void ngx_http_ratelimit_retry_fields(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_fields_t *fs);
+static ngx_str_t *ngx_http_ratelimit_add_field(ngx_http_ratelimit_fields_t *fs,
+    ngx_str_t *name);
+static void ngx_http_ratelimit_add_number(ngx_http_ratelimit_fields_t *fs,
+    ngx_str_t *name, uint64_t number);
+static void ngx_http_ratelimit_drop_fields(ngx_http_request_t *r,
+    ngx_http_ratelimit_fields_t *fs);
+static ngx_uint_t ngx_http_ratelimit_is_field(ngx_http_ratelimit_fields_t *fs,
+    ngx_str_t *name);
+static ngx_int_t ngx_http_ratelimit_push_fields(ngx_http_request_t *r,
+    ngx_http_ratelimit_fields_t *fs);
+
+
+static ngx_str_t  ngx_http_ratelimit_x_limit =
+    ngx_string("X-RateLimit-Limit");
+static ngx_str_t  ngx_http_ratelimit_x_remaining =
+    ngx_string("X-RateLimit-Remaining");
+static ngx_str_t  ngx_http_ratelimit_x_reset =
+    ngx_string("X-RateLimit-Reset");
+static ngx_str_t  ngx_http_ratelimit_x_retry_after =
+    ngx_string("X-RateLimit-Retry-After");
+static ngx_str_t  ngx_http_ratelimit_ietf_policy =
+    ngx_string("RateLimit-Policy");
+static ngx_str_t  ngx_http_ratelimit_ietf_limit =
+    ngx_string("RateLimit");
+static ngx_str_t  ngx_http_ratelimit_retry_after =
+    ngx_string("Retry-After");
+
+
+static ngx_http_output_header_filter_pt  ngx_http_ratelimit_next_header_filter;
+
+
+void
+ngx_http_ratelimit_header_filter_init(void)
+{
+    ngx_http_ratelimit_next_header_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_http_ratelimit_header_filter;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
+{
+    ngx_http_ratelimit_ctx_t     *ctx;
+    ngx_http_ratelimit_fields_t   fs;
+
+    if (r != r->main) {
+        return ngx_http_ratelimit_next_header_filter(r);
+    }
+
+    ctx = ngx_http_ratelimit_get_ctx(r);
+
+    if (ctx == NULL
+        || !ngx_http_ratelimit_decided(ctx)
+        || ctx->conf->headers == NGX_HTTP_RATELIMIT_HEADERS_OFF)
+    {
+        return ngx_http_ratelimit_next_header_filter(r);
+    }
+
+    if (ngx_http_ratelimit_make_fields(r, ctx, &fs) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_drop_fields(r, &fs);
+
+    if (ngx_http_ratelimit_push_fields(r, &fs) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_next_header_filter(r);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_fields_t *fs)
+{
+    size_t      len;
+    ngx_uint_t  i, ietf;
+
+    ietf = ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_IETF;
+    len = 5 * NGX_INT64_LEN;
+
+    if (ietf) {
+        len += ctx->limits[ctx->tightest]->label.len
+               + sizeof(";r=;t=") - 1 + 2 * NGX_INT64_LEN;
+
+        for (i = 0; i < ctx->query.n; i += ctx->limits[i]->use.nrules) {
+            len += ctx->limits[i]->policy.len + sizeof(", ") - 1;
+        }
+    }
+
+    fs->n = 0;
+    fs->p = ngx_pnalloc(r->pool, len);
+    if (fs->p == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_X) {
+        ngx_http_ratelimit_x_fields(ctx, fs);
+    }
+
+    if (ietf) {
+        ngx_http_ratelimit_ietf_fields(ctx, fs);
+    }
+
+    if (ctx->status == NGX_HTTP_RATELIMIT_REJECTED) {
+        ngx_http_ratelimit_retry_fields(ctx, fs);
+    }
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_x_fields(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_fields_t *fs)
+{
+    uint64_t              reset;
+    ngx_time_t           *tp;
+    ratelimit_verdict_t  *verdict;
+
+    verdict = &ctx->query.items[ctx->tightest].verdict;
+    reset = verdict->reset_after;
+
+    if (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_EPOCH) {
+        tp = ngx_timeofday();
+        reset += (uint64_t) tp->sec * RATELIMIT_SECOND
+                 + (uint64_t) tp->msec * 1000;
+    }
+
+    ngx_http_ratelimit_add_number(fs, &ngx_http_ratelimit_x_limit,
+                                  verdict->limit);
+    ngx_http_ratelimit_add_number(fs, &ngx_http_ratelimit_x_remaining,
+                                  verdict->remaining);
+    ngx_http_ratelimit_add_number(fs, &ngx_http_ratelimit_x_reset,
+                                  ngx_http_ratelimit_seconds(reset));
+}
+
+
+static void
+ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_fields_t *fs)
+{
+    ngx_str_t            *value, *policy;
+    ngx_uint_t            i;
+    ratelimit_verdict_t  *verdict;
+
+    verdict = &ctx->query.items[ctx->tightest].verdict;
+
+    value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_policy);
+
+    for (i = 0; i < ctx->query.n; i += ctx->limits[i]->use.nrules) {
+        policy = &ctx->limits[i]->policy;
+
+        if (i) {
+            *fs->p++ = ',';
+            *fs->p++ = ' ';
+        }
+
+        fs->p = ngx_cpymem(fs->p, policy->data, policy->len);
+    }
+
+    value->len = fs->p - value->data;
+
+    value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_limit);
+
+    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL",
+                        &ctx->limits[ctx->tightest]->label, verdict->remaining,
+                        ngx_http_ratelimit_seconds(verdict->reset_after));
+
+    value->len = fs->p - value->data;
+}
+
+
+static void
+ngx_http_ratelimit_retry_fields(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_fields_t *fs)
+{
+    uint64_t  seconds;
+
+    seconds = ngx_http_ratelimit_retry_seconds(ctx);
+
+    ngx_http_ratelimit_add_number(fs, &ngx_http_ratelimit_retry_after,
+                                  seconds);
+
+    if (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_X) {
+        ngx_http_ratelimit_add_number(fs, &ngx_http_ratelimit_x_retry_after,
+                                      seconds);
+    }
+}
+
+
+/* the caller writes the value at fs->p and sets its length */
+
+static ngx_str_t *
+ngx_http_ratelimit_add_field(ngx_http_ratelimit_fields_t *fs, ngx_str_t *name)
+{
+    ngx_http_ratelimit_field_t  *field;
+
+    field = &fs->fields[fs->n++];
+
+    field->name = name;
+    field->value.data = fs->p;
+
+    return &field->value;
+}
+
+
+static void
+ngx_http_ratelimit_add_number(ngx_http_ratelimit_fields_t *fs, ngx_str_t *name,
+    uint64_t number)
+{
+    ngx_str_t  *value;
+
+    value = ngx_http_ratelimit_add_field(fs, name);
+
+    fs->p = ngx_sprintf(fs->p, "%uL", number);
+    value->len = fs->p - value->data;
+}
+
+
+/* what an upstream says of its own limits must not stand beside ours */
+
+static void
+ngx_http_ratelimit_drop_fields(ngx_http_request_t *r,
+    ngx_http_ratelimit_fields_t *fs)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_table_elt_t  *header;
+
+    for (part = &r->headers_out.headers.part; part; part = part->next) {
+        header = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if (ngx_http_ratelimit_is_field(fs, &header[i].key)) {
+                header[i].hash = 0;
+            }
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_is_field(ngx_http_ratelimit_fields_t *fs, ngx_str_t *name)
+{
+    u_char       ch;
+    ngx_str_t   *other;
+    ngx_uint_t   i;
+
+    ch = name->len ? ngx_tolower(name->data[0]) : 0;
+
+    if (ch != 'x' && ch != 'r') {
+        return 0;
+    }
+
+    for (i = 0; i < fs->n; i++) {
+        other = fs->fields[i].name;
+
+        if (other->len == name->len
+            && ngx_strncasecmp(other->data, name->data, name->len) == 0)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_push_fields(ngx_http_request_t *r,
+    ngx_http_ratelimit_fields_t *fs)
+{
+    ngx_uint_t        i;
+    ngx_table_elt_t  *h;
+
+    for (i = 0; i < fs->n; i++) {
+        h = ngx_list_push(&r->headers_out.headers);
+        if (h == NULL) {
+            return NGX_ERROR;
+        }
+
+        h->hash = 1;
+#if (nginx_version >= 1023000)
+        h->next = NULL;
+#endif
+        h->key = *fs->fields[i].name;
+        h->value = fs->fields[i].value;
+    }
+
+    return NGX_OK;
+}

@@ -1,0 +1,321 @@
+
+/*
+ * $ratelimit_status and its kin, and $ratelimit_client.
+ */
+
+
+#include "http/ngx_http_ratelimit.h"
+
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_VAR_LIMIT = 0,
+    NGX_HTTP_RATELIMIT_VAR_REMAINING,
+    NGX_HTTP_RATELIMIT_VAR_RESET,
+    NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER
+} ngx_http_ratelimit_var_e;
+
+
+static ngx_int_t ngx_http_ratelimit_status_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_ratelimit_zone_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_ratelimit_number_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+static ngx_int_t ngx_http_ratelimit_client_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data);
+#if (NGX_HAVE_INET6)
+static ngx_int_t ngx_http_ratelimit_client_inet6(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v);
+#endif
+static ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_decided_ctx(
+    ngx_http_request_t *r);
+static void ngx_http_ratelimit_set_value(ngx_http_variable_value_t *v,
+    u_char *data, size_t len);
+
+
+static ngx_http_variable_t  ngx_http_ratelimit_vars[] = {
+
+    { ngx_string("ratelimit_status"), NULL,
+      ngx_http_ratelimit_status_variable,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("ratelimit_zone"), NULL,
+      ngx_http_ratelimit_zone_variable,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("ratelimit_limit"), NULL,
+      ngx_http_ratelimit_number_variable,
+      NGX_HTTP_RATELIMIT_VAR_LIMIT, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("ratelimit_remaining"), NULL,
+      ngx_http_ratelimit_number_variable,
+      NGX_HTTP_RATELIMIT_VAR_REMAINING, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("ratelimit_reset"), NULL,
+      ngx_http_ratelimit_number_variable,
+      NGX_HTTP_RATELIMIT_VAR_RESET, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("ratelimit_retry_after"), NULL,
+      ngx_http_ratelimit_number_variable,
+      NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("ratelimit_backend"), NULL,
+      ngx_http_ratelimit_backend_variable,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+    { ngx_string("ratelimit_client"), NULL,
+      ngx_http_ratelimit_client_variable,
+      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+
+      ngx_http_null_variable
+};
+
+
+/* by ngx_http_ratelimit_status_e */
+
+static ngx_str_t  ngx_http_ratelimit_statuses[] = {
+    ngx_null_string,
+    ngx_string("PASSED"),
+    ngx_string("SOFT"),
+    ngx_string("DELAYED"),
+    ngx_string("DELAYED_DRY_RUN"),
+    ngx_string("REJECTED"),
+    ngx_string("REJECTED_DRY_RUN"),
+    ngx_string("BYPASSED"),
+    ngx_string("FAILED_OPEN")
+};
+
+
+static ngx_int_t
+ngx_http_ratelimit_status_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t                 *status;
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_get_ctx(r->main);
+
+    if (ctx == NULL || ctx->status == NGX_HTTP_RATELIMIT_UNDECIDED) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    status = &ngx_http_ratelimit_statuses[ctx->status];
+    ngx_http_ratelimit_set_value(v, status->data, status->len);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_zone_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    ngx_str_t                 *name;
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_decided_ctx(r);
+    if (ctx == NULL) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    name = &ctx->limits[ctx->tightest]->use.zone->name;
+    ngx_http_ratelimit_set_value(v, name->data, name->len);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    const ngx_str_t           *name;
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_decided_ctx(r);
+    if (ctx == NULL) {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    name = &ctx->limits[ctx->tightest]->use.zone->store->name;
+    ngx_http_ratelimit_set_value(v, name->data, name->len);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_number_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    u_char                    *p;
+    uint64_t                   number;
+    ratelimit_verdict_t       *verdict;
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_decided_ctx(r);
+
+    if (ctx == NULL
+        || (data == NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER
+            && ctx->status != NGX_HTTP_RATELIMIT_REJECTED))
+    {
+        v->not_found = 1;
+        return NGX_OK;
+    }
+
+    verdict = &ctx->query.items[ctx->tightest].verdict;
+
+    switch (data) {
+
+    case NGX_HTTP_RATELIMIT_VAR_LIMIT:
+        number = verdict->limit;
+        break;
+
+    case NGX_HTTP_RATELIMIT_VAR_REMAINING:
+        number = verdict->remaining;
+        break;
+
+    case NGX_HTTP_RATELIMIT_VAR_RESET:
+        number = ngx_http_ratelimit_seconds(verdict->reset_after);
+        break;
+
+    default: /* NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER */
+        number = ngx_http_ratelimit_retry_seconds(ctx);
+        break;
+    }
+
+    p = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_set_value(v, p, ngx_sprintf(p, "%uL", number) - p);
+
+    return NGX_OK;
+}
+
+
+/* a client on a unix socket has no address to be known by */
+
+static ngx_int_t
+ngx_http_ratelimit_client_variable(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v, uintptr_t data)
+{
+    struct sockaddr_in  *sin;
+
+    switch (r->connection->sockaddr->sa_family) {
+
+#if (NGX_HAVE_INET6)
+    case AF_INET6:
+        return ngx_http_ratelimit_client_inet6(r, v);
+#endif
+
+    case AF_INET:
+        sin = (struct sockaddr_in *) r->connection->sockaddr;
+        ngx_http_ratelimit_set_value(v, (u_char *) &sin->sin_addr,
+                                     sizeof(in_addr_t));
+        return NGX_OK;
+
+    default:
+        v->not_found = 1;
+        return NGX_OK;
+    }
+}
+
+
+#if (NGX_HAVE_INET6)
+
+static ngx_int_t
+ngx_http_ratelimit_client_inet6(ngx_http_request_t *r,
+    ngx_http_variable_value_t *v)
+{
+    u_char                         *p;
+    ngx_uint_t                      bytes, bits;
+    struct sockaddr_in6            *sin6;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    sin6 = (struct sockaddr_in6 *) r->connection->sockaddr;
+
+    if (IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
+        ngx_http_ratelimit_set_value(v, sin6->sin6_addr.s6_addr + 12,
+                                     sizeof(in_addr_t));
+        return NGX_OK;
+    }
+
+    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+
+    /* as long as an address, lest it equals a cut or an IPv4 one */
+
+    p = ngx_pcalloc(r->pool, sizeof(struct in6_addr));
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    bytes = rlcf->ipv6_prefix / 8;
+    bits = rlcf->ipv6_prefix % 8;
+
+    ngx_memcpy(p, sin6->sin6_addr.s6_addr, bytes);
+
+    if (bits) {
+        p[bytes] = sin6->sin6_addr.s6_addr[bytes] & (u_char) (0xff00 >> bits);
+    }
+
+    ngx_http_ratelimit_set_value(v, p, sizeof(struct in6_addr));
+
+    return NGX_OK;
+}
+
+#endif
+
+
+/* subrequests see what was decided about the request of the client */
+
+static ngx_http_ratelimit_ctx_t *
+ngx_http_ratelimit_decided_ctx(ngx_http_request_t *r)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_get_ctx(r->main);
+
+    if (ctx == NULL || !ngx_http_ratelimit_decided(ctx)) {
+        return NULL;
+    }
+
+    return ctx;
+}
+
+
+static void
+ngx_http_ratelimit_set_value(ngx_http_variable_value_t *v, u_char *data,
+    size_t len)
+{
+    v->valid = 1;
+    v->no_cacheable = 0;
+    v->not_found = 0;
+    v->len = len;
+    v->data = data;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_add_variables(ngx_conf_t *cf)
+{
+    ngx_http_variable_t  *var, *v;
+
+    for (v = ngx_http_ratelimit_vars; v->name.len; v++) {
+        var = ngx_http_add_variable(cf, &v->name, v->flags);
+        if (var == NULL) {
+            return NGX_ERROR;
+        }
+
+        var->get_handler = v->get_handler;
+        var->data = v->data;
+    }
+
+    return NGX_OK;
+}

@@ -1,0 +1,421 @@
+
+/*
+ * Counters over a reload.  Where size and layout of a zone stay, nginx hands
+ * its memory on.  Where they change, the new table follows the old one, which
+ * old workers go on using: they do not know the new one.  So all count in the
+ * old table until the last old worker is gone.
+ *
+ * The kernel tells when that is: each generation of workers inherits the
+ * writing end of a pipe that nobody else holds once the next generation is
+ * there, and a pipe without a writer is hung up.
+ */
+
+
+#include "store/ngx_http_ratelimit_shm.h"
+
+#include <poll.h>
+
+
+#define NGX_HTTP_RATELIMIT_SEAL_TIME   100
+#define NGX_HTTP_RATELIMIT_SPENT_TIME  10000
+
+
+typedef struct ngx_http_ratelimit_generation_s
+    ngx_http_ratelimit_generation_t;
+
+struct ngx_http_ratelimit_generation_s {
+    int                               fd[2];   /* a pipe */
+    ngx_http_ratelimit_generation_t  *former;
+};
+
+
+typedef struct {
+    ngx_event_t                    *event;
+    void                           *dummy;
+    ngx_log_t                      *log;
+
+    /* after three pointers, as in ngx_connection_t, for debug logging */
+    ngx_socket_t                    fd;
+
+    ngx_array_t                    *zones;  /* ngx_http_ratelimit_zone_t * */
+} ngx_http_ratelimit_watch_t;
+
+
+typedef struct {
+    void                           *addr;
+    size_t                          size;
+} ngx_http_ratelimit_mapping_t;
+
+
+static ngx_int_t ngx_http_ratelimit_reload_follow_one(
+    ngx_http_ratelimit_zone_t *zone, ratelimit_table_t *newer,
+    ratelimit_table_t *older);
+static void *ngx_http_ratelimit_reload_map(ngx_pool_t *pool, void *addr,
+    size_t size, ngx_log_t *log);
+static void ngx_http_ratelimit_reload_unmap(void *data);
+static ngx_uint_t ngx_http_ratelimit_reload_alone(void);
+static void ngx_http_ratelimit_reload_handler(ngx_event_t *ev);
+static ngx_uint_t ngx_http_ratelimit_reload_progress(
+    ngx_http_ratelimit_zone_t *zone, ngx_uint_t alone);
+static void ngx_http_ratelimit_reload_drop(ratelimit_table_t *older,
+    ngx_log_t *log);
+
+
+/* outlives configurations: the generation of the present one, then older */
+
+static ngx_http_ratelimit_generation_t  *ngx_http_ratelimit_generations;
+
+
+ngx_int_t
+ngx_http_ratelimit_reload_find(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_uint_t                   i;
+    ngx_array_t                 *zones;
+    ngx_cycle_t                 *old;
+    ngx_http_ratelimit_zone_t  **former;
+
+    old = cf->cycle->old_cycle;
+
+    if (old == NULL || ngx_is_init_cycle(old)) {
+        return NGX_OK;
+    }
+
+    zones = ngx_http_ratelimit_shm_zones(old, cf->temp_pool);
+    if (zones == NULL) {
+        return NGX_ERROR;
+    }
+
+    former = zones->elts;
+
+    for (i = 0; i < zones->nelts; i++) {
+
+        if (former[i]->name.len != zone->name.len
+            || ngx_strncmp(former[i]->name.data, zone->name.data,
+                           zone->name.len)
+               != 0)
+        {
+            continue;
+        }
+
+        if (former[i]->key_text.len == zone->key_text.len
+            && ngx_strncmp(former[i]->key_text.data, zone->key_text.data,
+                           zone->key_text.len)
+               == 0
+            && former[i]->shape.algorithm == zone->shape.algorithm
+            && former[i]->shape.buckets == zone->shape.buckets)
+        {
+            zone->former = former[i];
+            return NGX_OK;
+        }
+
+        ngx_log_error(NGX_LOG_NOTICE, cf->log, 0,
+                      "ratelimit zone \"%V\" starts anew: its key or "
+                      "algorithm has changed", &zone->name);
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_reload_follow(ngx_http_ratelimit_zone_t *zone,
+    ratelimit_table_t *older)
+{
+    ngx_int_t           rc;
+    ratelimit_table_t  *newer;
+
+    newer = zone->table;
+
+    for ( /* void */ ; older; older = older->older) {
+
+        if (ratelimit_table_spent(older, (uint64_t) ngx_current_msec * 1000)) {
+            break;
+        }
+
+        rc = ngx_http_ratelimit_reload_follow_one(zone, newer, older);
+
+        if (rc != NGX_OK) {
+            return rc == NGX_DECLINED ? NGX_OK : rc;
+        }
+
+        newer = newer->older;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_reload_follow_one(ngx_http_ratelimit_zone_t *zone,
+    ratelimit_table_t *newer, ratelimit_table_t *older)
+{
+    void               *addr;
+    size_t              size;
+    ratelimit_table_t  *table;
+
+    table = ngx_palloc(zone->pool, sizeof(ratelimit_table_t));
+    if (table == NULL) {
+        return NGX_ERROR;
+    }
+
+    addr = ratelimit_table_memory(older, &size);
+    addr = ngx_http_ratelimit_reload_map(zone->pool, addr, size,
+                                         zone->shm_zone->shm.log);
+
+    if (addr == NULL
+        || ratelimit_table_open(table, addr, size, &older->shape, NULL,
+                                zone->lifelines->data)
+           == NULL)
+    {
+        ngx_log_error(NGX_LOG_ALERT, zone->shm_zone->shm.log, 0,
+                      "ratelimit zone \"%V\" starts anew: its memory "
+                      "can't be mapped again", &zone->name);
+        return NGX_DECLINED;
+    }
+
+    table->data = zone;
+    newer->older = table;
+
+    return NGX_OK;
+}
+
+
+/* nginx unmaps the memory of a changed zone; a second mapping stays */
+
+static void *
+ngx_http_ratelimit_reload_map(ngx_pool_t *pool, void *addr, size_t size,
+    ngx_log_t *log)
+{
+#if (NGX_LINUX)
+
+    ngx_pool_cleanup_t            *cln;
+    ngx_http_ratelimit_mapping_t  *mapping;
+
+    cln = ngx_pool_cleanup_add(pool, sizeof(ngx_http_ratelimit_mapping_t));
+    if (cln == NULL) {
+        return NULL;
+    }
+
+    /* an old size of zero maps shared memory once more */
+
+    addr = mremap(addr, 0, size, MREMAP_MAYMOVE);
+
+    if (addr == MAP_FAILED) {
+        ngx_log_error(NGX_LOG_ALERT, log, ngx_errno,
+                      "mremap(%uz) failed", size);
+        return NULL;
+    }
+
+    mapping = cln->data;
+    mapping->addr = addr;
+    mapping->size = size;
+
+    cln->handler = ngx_http_ratelimit_reload_unmap;
+
+    return addr;
+
+#else
+
+    return NULL;
+
+#endif
+}
+
+
+static void
+ngx_http_ratelimit_reload_unmap(void *data)
+{
+    ngx_http_ratelimit_mapping_t  *mapping = data;
+
+    if (munmap(mapping->addr, mapping->size) == -1) {
+        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, ngx_errno,
+                      "munmap(%p, %uz) failed", mapping->addr, mapping->size);
+    }
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_reload_commit(ngx_cycle_t *cycle, ngx_array_t *zones)
+{
+    ngx_http_ratelimit_generation_t  *generation;
+
+    if (zones->nelts == 0 && ngx_http_ratelimit_generations == NULL) {
+        return NGX_OK;
+    }
+
+    generation = ngx_alloc(sizeof(ngx_http_ratelimit_generation_t),
+                           cycle->log);
+    if (generation == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (pipe(generation->fd) == -1) {
+        ngx_log_error(NGX_LOG_EMERG, cycle->log, ngx_errno, "pipe() failed");
+        ngx_free(generation);
+        return NGX_ERROR;
+    }
+
+    if (fcntl(generation->fd[0], F_SETFD, FD_CLOEXEC) == -1
+        || fcntl(generation->fd[1], F_SETFD, FD_CLOEXEC) == -1)
+    {
+        ngx_log_error(NGX_LOG_ALERT, cycle->log, ngx_errno,
+                      "fcntl(FD_CLOEXEC) failed");
+    }
+
+    /* workers that are forked from now on are of the new generation */
+
+    if (ngx_http_ratelimit_generations) {
+        (void) close(ngx_http_ratelimit_generations->fd[1]);
+    }
+
+    generation->former = ngx_http_ratelimit_generations;
+    ngx_http_ratelimit_generations = generation;
+
+    (void) ngx_http_ratelimit_reload_alone();
+
+    return NGX_OK;
+}
+
+
+/* whether all former generations are gone; forgets those that are */
+
+static ngx_uint_t
+ngx_http_ratelimit_reload_alone(void)
+{
+    struct pollfd                      pfd;
+    ngx_http_ratelimit_generation_t   *gone, **link;
+
+    link = &ngx_http_ratelimit_generations->former;
+
+    while (*link) {
+        pfd.fd = (*link)->fd[0];
+        pfd.events = POLLIN;
+        pfd.revents = 0;
+
+        if (poll(&pfd, 1, 0) != 1 || !(pfd.revents & POLLHUP)) {
+            link = &(*link)->former;
+            continue;
+        }
+
+        gone = *link;
+        *link = gone->former;
+
+        (void) close(gone->fd[0]);
+        ngx_free(gone);
+    }
+
+    return ngx_http_ratelimit_generations->former == NULL;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle, ngx_array_t *zones)
+{
+    ngx_event_t                 *ev;
+    ngx_http_ratelimit_watch_t  *watch;
+
+    watch = ngx_pcalloc(cycle->pool, sizeof(ngx_http_ratelimit_watch_t));
+    if (watch == NULL) {
+        return NGX_ERROR;
+    }
+
+    ev = ngx_pcalloc(cycle->pool, sizeof(ngx_event_t));
+    if (ev == NULL) {
+        return NGX_ERROR;
+    }
+
+    watch->fd = (ngx_socket_t) -1;
+    watch->event = ev;
+    watch->log = cycle->log;
+    watch->zones = zones;
+
+    ev->handler = ngx_http_ratelimit_reload_handler;
+    ev->data = watch;
+    ev->log = cycle->log;
+    ev->cancelable = 1;
+
+    ngx_http_ratelimit_reload_handler(ev);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_reload_handler(ngx_event_t *ev)
+{
+    ngx_uint_t                    i, busy, alone;
+    ngx_http_ratelimit_zone_t   **zone;
+    ngx_http_ratelimit_watch_t   *watch;
+
+    watch = ev->data;
+    zone = watch->zones->elts;
+
+    busy = 0;
+    alone = ngx_http_ratelimit_reload_alone();
+
+    for (i = 0; i < watch->zones->nelts; i++) {
+        busy += ngx_http_ratelimit_reload_progress(zone[i], alone);
+    }
+
+    if (busy) {
+        ngx_add_timer(ev, alone ? NGX_HTTP_RATELIMIT_SPENT_TIME
+                                : NGX_HTTP_RATELIMIT_SEAL_TIME);
+    }
+}
+
+
+/* whether the zone still follows another table */
+
+static ngx_uint_t
+ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t alone)
+{
+    uint64_t            now;
+    ratelimit_table_t  *table;
+
+    now = (uint64_t) ngx_current_msec * 1000;
+
+    if (alone && zone->table->older) {
+        ratelimit_table_seal(zone->table->older, now);
+    }
+
+    for (table = zone->table; table->older; table = table->older) {
+
+        if (ratelimit_table_spent(table->older, now)) {
+            ngx_http_ratelimit_reload_drop(table->older, ngx_cycle->log);
+
+            /* those before it were sealed no later */
+
+            table->older = NULL;
+            break;
+        }
+    }
+
+    return zone->table->older != NULL;
+}
+
+
+/* gives its pages back, but for the first, which says that it is sealed */
+
+static void
+ngx_http_ratelimit_reload_drop(ratelimit_table_t *older, ngx_log_t *log)
+{
+#if (NGX_LINUX)
+
+    size_t   size;
+    u_char  *addr;
+
+    for ( /* void */ ; older; older = older->older) {
+        addr = ratelimit_table_memory(older, &size);
+
+        if (madvise(addr + ngx_pagesize, size - ngx_pagesize, MADV_REMOVE)
+            == -1)
+        {
+            ngx_log_error(NGX_LOG_NOTICE, log, ngx_errno,
+                          "madvise(%uz, MADV_REMOVE) failed", size);
+        }
+    }
+
+#endif
+}

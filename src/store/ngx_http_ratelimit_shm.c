@@ -1,0 +1,550 @@
+
+/*
+ * The store in shared memory: zones, their memory, and queries to them.
+ */
+
+
+#include "store/ngx_http_ratelimit_shm.h"
+
+
+typedef struct {
+    ngx_pid_t                       pid;
+    uint32_t                        name;
+} ngx_http_ratelimit_self_t;
+
+
+static ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock);
+static void ngx_http_ratelimit_shm_note_evictions(
+    ngx_http_ratelimit_query_t *q);
+
+static ngx_int_t ngx_http_ratelimit_shm_layout(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone);
+static ngx_int_t ngx_http_ratelimit_shm_init_lifelines(
+    ngx_shm_zone_t *shm_zone, void *data);
+static ngx_int_t ngx_http_ratelimit_shm_init_zone(ngx_shm_zone_t *shm_zone,
+    void *data);
+static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
+    void *data);
+static void ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone);
+static ngx_int_t ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret,
+    ngx_log_t *log);
+static void ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone);
+static uint32_t ngx_http_ratelimit_shm_self(ratelimit_lifelines_t *lifelines);
+
+
+const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
+    ngx_string("shm"),
+    ngx_http_ratelimit_shm_check,
+    ngx_http_ratelimit_shm_cancel,
+    ngx_http_ratelimit_shm_refund
+};
+
+
+/* what the process is called in locks; a fork makes it another one */
+
+static ngx_http_ratelimit_self_t  ngx_http_ratelimit_self;
+
+
+static ngx_int_t
+ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
+{
+    ratelimit_clock_t  clock;
+
+    if (ngx_http_ratelimit_self.name == 0) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    q->allowed = ratelimit_table_check(q->items, q->places, q->n, &clock,
+                                       ngx_http_ratelimit_self.name);
+
+    ngx_http_ratelimit_shm_note_evictions(q);
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q)
+{
+    /* void: nothing is ever pending */
+}
+
+
+static void
+ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
+{
+    ratelimit_clock_t  clock;
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    ratelimit_table_refund(q->items, q->places, q->n, &clock,
+                           ngx_http_ratelimit_self.name);
+}
+
+
+static void
+ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
+{
+    ngx_time_t  *tp;
+
+    tp = ngx_timeofday();
+
+    clock->now = (uint64_t) ngx_current_msec * 1000;
+    clock->wall = (uint64_t) tp->sec * RATELIMIT_SECOND
+                  + (uint64_t) tp->msec * 1000;
+}
+
+
+/* once a second and zone, by whichever worker comes first */
+
+static void
+ngx_http_ratelimit_shm_note_evictions(ngx_http_ratelimit_query_t *q)
+{
+    uint64_t                    dropped;
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_zone_t  *zone;
+
+    for (i = 0; i < q->n; i++) {
+
+        dropped = ratelimit_table_evictions(q->places[i].active,
+                                            (uint64_t) ngx_time());
+        if (dropped == 0) {
+            continue;
+        }
+
+        zone = q->places[i].table->data;
+
+        ngx_log_error(NGX_LOG_WARN, q->log, 0,
+                      "ratelimit zone \"%V\" is full: %uL counters "
+                      "were dropped before their time",
+                      &zone->name, dropped);
+    }
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, size_t size, void *tag)
+{
+    ngx_str_t        name;
+    ngx_shm_zone_t  *shm_zone;
+
+    ngx_str_set(&name, "ratelimit_lifelines");
+
+    shm_zone = ngx_shared_memory_add(cf, &name,
+                                     ratelimit_lifelines_size()
+                                     + 8 * ngx_pagesize,
+                                     tag);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_ratelimit_shm_init_lifelines;
+    zone->lifelines = shm_zone;
+
+    shm_zone = ngx_shared_memory_add(cf, &zone->name, size, tag);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (shm_zone->data) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "duplicate zone \"%V\"", &zone->name);
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_ratelimit_shm_init_zone;
+    shm_zone->data = zone;
+
+    zone->shm_zone = shm_zone;
+    zone->store = &ngx_http_ratelimit_shm_store;
+    zone->pool = cf->pool;
+    zone->file = cf->conf_file->file.name;
+    zone->line = cf->conf_file->line;
+
+    return ngx_array_init(&zone->uses, cf->pool, 4,
+                          sizeof(ngx_http_ratelimit_use_t *));
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
+{
+    ngx_http_ratelimit_use_t  **slot;
+
+    slot = ngx_array_push(&use->zone->uses);
+    if (slot == NULL) {
+        return NGX_ERROR;
+    }
+
+    *slot = use;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_store_finish(ngx_conf_t *cf)
+{
+    ngx_array_t                *zones;
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_zone_t **zone;
+
+    zones = ngx_http_ratelimit_shm_zones(cf->cycle, cf->temp_pool);
+    if (zones == NULL) {
+        return NGX_ERROR;
+    }
+
+    zone = zones->elts;
+
+    for (i = 0; i < zones->nelts; i++) {
+
+        if (ngx_http_ratelimit_shm_layout(cf, zone[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (ngx_http_ratelimit_reload_find(cf, zone[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* all zones of a configuration: they are known by their init handler */
+
+ngx_array_t *
+ngx_http_ratelimit_shm_zones(ngx_cycle_t *cycle, ngx_pool_t *pool)
+{
+    ngx_uint_t                   i;
+    ngx_array_t                 *zones;
+    ngx_list_part_t             *part;
+    ngx_shm_zone_t              *shm_zone;
+    ngx_http_ratelimit_zone_t  **zone;
+
+    zones = ngx_array_create(pool, 4, sizeof(ngx_http_ratelimit_zone_t *));
+    if (zones == NULL) {
+        return NULL;
+    }
+
+    for (part = &cycle->shared_memory.part; part; part = part->next) {
+        shm_zone = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (shm_zone[i].init != ngx_http_ratelimit_shm_init_zone) {
+                continue;
+            }
+
+            zone = ngx_array_push(zones);
+            if (zone == NULL) {
+                return NULL;
+            }
+
+            *zone = shm_zone[i].data;
+        }
+    }
+
+    return zones;
+}
+
+
+/*
+ * The memory of a zone is used again on reload only if the layout is the same:
+ * nginx compares names, so the layout becomes part of the name.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_shm_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
+{
+    u_char                     *p;
+    size_t                      len;
+    ngx_uint_t                  i, k;
+    ratelimit_shape_t          *shape;
+    ngx_http_ratelimit_use_t  **use;
+
+    shape = &zone->shape;
+    use = zone->uses.elts;
+
+    ratelimit_shape_fit(shape, 1);
+
+    for (i = 0; i < zone->uses.nelts; i++) {
+        for (k = 0; k < use[i]->nrules; k++) {
+            ratelimit_table_fit(shape, &use[i]->rules[k]);
+        }
+    }
+
+    if (!ratelimit_table_holds(shape, zone->shm_zone->shm.size
+                                      - ngx_pagesize))
+    {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"ratelimit_zone\" zone \"%V\" is too small "
+                      "for its rates in %V:%ui",
+                      &zone->name, &zone->file, zone->line);
+        return NGX_ERROR;
+    }
+
+    len = zone->name.len + zone->key_text.len + 5 * (NGX_INT32_LEN + 1) + 1;
+
+    p = ngx_pnalloc(cf->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    zone->shm_zone->shm.name.data = p;
+    p = ngx_sprintf(p, "%V %d %uD %uD %uD %uD ", &zone->name,
+                    (int) shape->algorithm, shape->buckets, shape->width,
+                    shape->ring, shape->wide);
+    p = ngx_cpymem(p, zone->key_text.data, zone->key_text.len);
+    zone->shm_zone->shm.name.len = p - zone->shm_zone->shm.name.data;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shm_init_lifelines(ngx_shm_zone_t *shm_zone, void *data)
+{
+    void             *memory;
+    ngx_slab_pool_t  *shpool;
+
+    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+
+    if (data || shm_zone->shm.exists) {
+        shm_zone->data = shpool->data;
+        return NGX_OK;
+    }
+
+    memory = ngx_slab_calloc(shpool, ratelimit_lifelines_size());
+    if (memory == NULL) {
+        return NGX_ERROR;
+    }
+
+    shpool->data = ratelimit_lifelines_create(memory);
+
+    if (shpool->data == NULL) {
+        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
+                      "ratelimit needs robust mutexes that processes share");
+        return NGX_ERROR;
+    }
+
+    shm_zone->data = shpool->data;
+
+    return NGX_OK;
+}
+
+
+/*
+ * The table takes all the memory but the first page, which is nginx's; its
+ * slab allocator has nothing to give.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_shm_init_zone(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_http_ratelimit_zone_t  *zone;
+
+    zone = shm_zone->data;
+
+    if (data == NULL && !shm_zone->shm.exists) {
+        ngx_http_ratelimit_shm_clear(shm_zone);
+    }
+
+    if (ngx_http_ratelimit_shm_open(zone, data) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_shm_init_uses(zone);
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone, void *data)
+{
+    ngx_log_t                  *log;
+    ratelimit_hash_t            secret;
+    ratelimit_table_t          *older;
+    ngx_http_ratelimit_zone_t  *former;
+
+    log = zone->shm_zone->shm.log;
+    former = data ? data : zone->former;
+    older = NULL;
+
+    if (former) {
+        older = data ? former->table->older : former->table;
+        secret = *ratelimit_table_secret(former->table);
+
+    } else if (ngx_http_ratelimit_shm_secret(&secret, log) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    zone->table = ngx_palloc(zone->pool, sizeof(ratelimit_table_t));
+    if (zone->table == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (ratelimit_table_open(zone->table,
+                             zone->shm_zone->shm.addr + ngx_pagesize,
+                             zone->shm_zone->shm.size - ngx_pagesize,
+                             &zone->shape, &secret, zone->lifelines->data)
+        == NULL)
+    {
+        ngx_log_error(NGX_LOG_EMERG, log, 0,
+                      "ratelimit zone \"%V\" holds another table",
+                      &zone->name);
+        return NGX_ERROR;
+    }
+
+    zone->table->data = zone;
+
+    return ngx_http_ratelimit_reload_follow(zone, older);
+}
+
+
+static void
+ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone)
+{
+    u_char           *p;
+    ngx_slab_pool_t  *shpool;
+
+    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
+    p = shm_zone->shm.addr + ngx_pagesize;
+
+#if (NGX_DEBUG_MALLOC)
+
+    /* then the slab allocator fills it with junk */
+
+    ngx_memzero(p, shm_zone->shm.size - ngx_pagesize);
+
+#else
+
+    if (shpool->start > p) {
+        ngx_memzero(p, shpool->start - p);
+    }
+
+#endif
+
+    shpool->free.next = &shpool->free;
+    shpool->pfree = 0;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret, ngx_log_t *log)
+{
+    ssize_t   n;
+    ngx_fd_t  fd;
+
+    fd = ngx_open_file("/dev/urandom", NGX_FILE_RDONLY, NGX_FILE_OPEN, 0);
+
+    if (fd == NGX_INVALID_FILE) {
+        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno,
+                      ngx_open_file_n " \"/dev/urandom\" failed");
+        return NGX_ERROR;
+    }
+
+    n = ngx_read_fd(fd, secret, sizeof(ratelimit_hash_t));
+
+    if (n != (ssize_t) sizeof(ratelimit_hash_t)) {
+        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno,
+                      ngx_read_fd_n " \"/dev/urandom\" failed");
+    }
+
+    if (ngx_close_file(fd) == NGX_FILE_ERROR) {
+        ngx_log_error(NGX_LOG_ALERT, log, ngx_errno,
+                      ngx_close_file_n " \"/dev/urandom\" failed");
+    }
+
+    return n == (ssize_t) sizeof(ratelimit_hash_t) ? NGX_OK : NGX_ERROR;
+}
+
+
+/* each name hashes in its own way, so that names never share a counter */
+
+static void
+ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone)
+{
+    uint32_t                    me;
+    ngx_uint_t                  i, k;
+    ngx_http_ratelimit_use_t  **use;
+
+    me = ngx_http_ratelimit_shm_self(zone->lifelines->data);
+    use = zone->uses.elts;
+
+    for (i = 0; i < zone->uses.nelts; i++) {
+
+        ratelimit_hash(ratelimit_table_secret(zone->table),
+                       use[i]->name.data, use[i]->name.len, &use[i]->secret);
+
+        for (k = 0; k < use[i]->nrules; k++) {
+            use[i]->rules[k].class = ratelimit_table_class(zone->table,
+                                                       &use[i]->rules[k], me);
+        }
+    }
+}
+
+
+static uint32_t
+ngx_http_ratelimit_shm_self(ratelimit_lifelines_t *lifelines)
+{
+    if (ngx_http_ratelimit_self.pid != ngx_pid) {
+        ngx_http_ratelimit_self.pid = ngx_pid;
+        ngx_http_ratelimit_self.name = ratelimit_lifelines_take(lifelines);
+    }
+
+    return ngx_http_ratelimit_self.name;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle)
+{
+    ngx_array_t  *zones;
+
+    zones = ngx_http_ratelimit_shm_zones(cycle, cycle->pool);
+    if (zones == NULL) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_reload_commit(cycle, zones);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
+{
+    ngx_array_t                 *zones;
+    ngx_http_ratelimit_zone_t  **zone;
+
+    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
+    {
+        return NGX_OK;
+    }
+
+    zones = ngx_http_ratelimit_shm_zones(cycle, cycle->pool);
+    if (zones == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (zones->nelts == 0) {
+        return NGX_OK;
+    }
+
+    zone = zones->elts;
+
+    if (ngx_http_ratelimit_shm_self(zone[0]->lifelines->data) == 0) {
+        ngx_log_error(NGX_LOG_ALERT, cycle->log, 0,
+                      "ratelimit knows no more than %d processes",
+                      RATELIMIT_LIFELINES);
+    }
+
+    return ngx_http_ratelimit_reload_watch(cycle, zones);
+}

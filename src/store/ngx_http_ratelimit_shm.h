@@ -1,0 +1,41 @@
+
+/*
+ * Zones in shared memory: what the store's other files know of them.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_SHM_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_SHM_H_INCLUDED_
+
+
+#include "store/ngx_http_ratelimit_store.h"
+
+
+/* all zones of a configuration, ngx_http_ratelimit_zone_t * */
+ngx_array_t *ngx_http_ratelimit_shm_zones(ngx_cycle_t *cycle,
+    ngx_pool_t *pool);
+
+
+/* ngx_http_ratelimit_reload.c: a zone's tables over reloads */
+
+/*
+ * Looks for the zone of the same name in the former configuration, and says so
+ * in the log if its counters can't be kept.
+ */
+ngx_int_t ngx_http_ratelimit_reload_find(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone);
+
+/* lets the zone's table follow older ones of the former configuration */
+ngx_int_t ngx_http_ratelimit_reload_follow(ngx_http_ratelimit_zone_t *zone,
+    ratelimit_table_t *older);
+
+/* a new generation of workers is about to start */
+ngx_int_t ngx_http_ratelimit_reload_commit(ngx_cycle_t *cycle,
+    ngx_array_t *zones);
+
+/* seals older tables when the last worker is gone that knows them alone */
+ngx_int_t ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle,
+    ngx_array_t *zones);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_SHM_H_INCLUDED_ */

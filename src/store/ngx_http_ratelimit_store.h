@@ -1,0 +1,116 @@
+
+/*
+ * Where counters live, as the request side sees it: zones are declared and
+ * used while the configuration is read, queries are asked while requests run.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_STORE_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_STORE_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ratelimit.h"
+#include "core/ratelimit_hash.h"
+#include "store/ratelimit_table.h"
+
+
+typedef struct ngx_http_ratelimit_zone_s   ngx_http_ratelimit_zone_t;
+typedef struct ngx_http_ratelimit_query_s  ngx_http_ratelimit_query_t;
+
+
+typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
+    ngx_int_t rc);
+
+
+/*
+ * A set of counters in a zone.  Uses of one name share their counters; the
+ * zone's own have the empty name.  The store sets secret, and class of each
+ * rule, when the configuration has been read.
+ */
+
+typedef struct {
+    ngx_str_t                       name;
+    ngx_http_ratelimit_zone_t      *zone;
+    ratelimit_rule_t               *rules;
+    ngx_uint_t                      nrules;
+    ratelimit_hash_t                secret;   /* for hashing keys */
+} ngx_http_ratelimit_use_t;
+
+
+/* all limits of one decision; places are in the order of items */
+
+struct ngx_http_ratelimit_query_s {
+    ratelimit_item_t               *items;
+    ratelimit_place_t              *places;
+    ngx_uint_t                      n;
+    ngx_uint_t                      allowed;  /* the answer */
+    ngx_log_t                      *log;
+
+    ngx_http_ratelimit_done_pt      done;
+    void                           *data;
+};
+
+
+/*
+ * check   NGX_OK     decided: allowed and all verdicts are set
+ *         NGX_AGAIN  done will be called once, later, never from inside check
+ *         NGX_ERROR  the store is unusable
+ * cancel  done will not be called any more
+ * refund  gives back what an allowed query was charged
+ */
+
+typedef struct {
+    ngx_str_t                       name;
+    ngx_int_t  (*check)(ngx_http_ratelimit_query_t *q);
+    void       (*cancel)(ngx_http_ratelimit_query_t *q);
+    void       (*refund)(ngx_http_ratelimit_query_t *q);
+} ngx_http_ratelimit_store_t;
+
+
+struct ngx_http_ratelimit_zone_s {
+    ngx_str_t                       name;
+    ngx_str_t                       key_text;  /* as configured */
+    ngx_http_complex_value_t        key;
+    ngx_array_t                     rates;     /* ratelimit_rate_t */
+    uint64_t                        capacity;  /* token_bucket; 0: N */
+    ratelimit_shape_t               shape;
+
+    const ngx_http_ratelimit_store_t  *store;
+
+    /* the store's own */
+    ngx_array_t                     uses;      /* ngx_http_ratelimit_use_t * */
+    ngx_shm_zone_t                 *shm_zone;
+    ngx_shm_zone_t                 *lifelines;
+    ratelimit_table_t              *table;
+    ngx_http_ratelimit_zone_t      *former;    /* before the reload */
+    ngx_pool_t                     *pool;
+    ngx_str_t                       file;      /* where it was declared */
+    ngx_uint_t                      line;
+};
+
+
+extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store;
+
+
+/*
+ * Configuration time.  Before a zone is declared its name, key_text and shape
+ * (algorithm and buckets) are set; declaring it sets the store.  A use is added
+ * once for each "ratelimit" of the configuration.  Finish is called once, when
+ * http {} has been read and all uses have been added.
+ */
+ngx_int_t ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, size_t size, void *tag);
+ngx_int_t ngx_http_ratelimit_store_use(ngx_conf_t *cf,
+    ngx_http_ratelimit_use_t *use);
+ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
+
+/* the hooks of the module that the store needs */
+ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);
+ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
+
+
+#endif /* _NGX_HTTP_RATELIMIT_STORE_H_INCLUDED_ */

@@ -1,0 +1,231 @@
+
+/*
+ * Blocks for states that are too large for a slot.  All slots of a table share
+ * them, so that they can be filled to the last one.  A block belongs to the
+ * slot that its owner names if that slot names the block; otherwise, whatever
+ * a dead process left there, it is free.
+ */
+
+
+#include <string.h>
+
+#include "store/ratelimit_slot.h"
+
+
+/* blocks looked at before the one used longest ago of them has to go */
+#define RATELIMIT_BLOCK_SAMPLE  16
+
+
+typedef struct {
+    uint32_t                        number;
+    uint32_t                        used;
+    uint64_t                        guard;
+} ratelimit_victim_t;
+
+
+static int ratelimit_block_claim(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, uint32_t former);
+static int ratelimit_block_try(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, const ratelimit_party_t *party,
+    ratelimit_victim_t *victim);
+static int ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
+    ratelimit_victim_t *victim);
+static int ratelimit_block_holds(const ratelimit_party_t *party,
+    const ratelimit_segment_t *segment);
+
+
+/* the number is that of the block + 1: 0 and numbers too large give NULL */
+
+ratelimit_block_t *
+ratelimit_block(const ratelimit_table_t *table, uint64_t number)
+{
+    if (number == 0 || number > table->nblocks) {
+        return NULL;
+    }
+
+    return (ratelimit_block_t *) (table->blocks
+                                  + (number - 1) * table->block_size);
+}
+
+
+/* of a log all but the words that tell its length may stay */
+
+void
+ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number)
+{
+    size_t  size;
+
+    size = table->shape.algorithm == RATELIMIT_SLIDING_LOG
+           ? 2 * sizeof(ratelimit_state_t)
+           : table->algorithm->size(&table->shape);
+
+    memset(ratelimit_block(table, number)->state, 0, size);
+}
+
+
+uint32_t
+ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
+    const ratelimit_party_t *party)
+{
+    uint32_t             number, owner, tries;
+    ratelimit_victim_t   victim, *wanted;
+    ratelimit_header_t  *header;
+
+    header = table->header;
+    owner = (uint32_t) (slot - table->slots) + 1;
+
+    if (__atomic_load_n(&header->fresh, __ATOMIC_RELAXED) < table->nblocks) {
+        number = __atomic_fetch_add(&header->fresh, 1, __ATOMIC_RELAXED) + 1;
+
+        if (number <= table->nblocks
+            && ratelimit_block_claim(table, number, owner, 0))
+        {
+            return number;
+        }
+    }
+
+    for ( ;; ) {
+        victim.number = 0;
+        wanted = &victim;
+
+        for (tries = 0; tries <= RATELIMIT_BLOCK_SAMPLE; tries++) {
+
+            number = __atomic_fetch_add(&header->hand, 1, __ATOMIC_RELAXED)
+                     % table->nblocks + 1;
+
+            if (tries == RATELIMIT_BLOCK_SAMPLE) {
+                number = victim.number;
+                wanted = NULL;
+            }
+
+            if (number
+                && ratelimit_block_try(table, number, owner, party, wanted))
+            {
+                return number;
+            }
+        }
+    }
+}
+
+
+static int
+ratelimit_block_claim(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, uint32_t former)
+{
+    ratelimit_block_t  *block;
+
+    block = ratelimit_block(table, number);
+
+    return __atomic_compare_exchange_n(&block->owner, &former, owner, 0,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+
+/*
+ * Takes a block that is free or has run out.  A live one is taken if victim is
+ * NULL, otherwise noted there if it has more reason to go.
+ */
+
+static int
+ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
+    const ratelimit_party_t *party, ratelimit_victim_t *victim)
+{
+    int                   held, taken;
+    uint32_t              former;
+    ratelimit_slot_t     *slot;
+    ratelimit_block_t    *block;
+    ratelimit_segment_t  *segment;
+
+    block = ratelimit_block(table, number);
+    former = __atomic_load_n(&block->owner, __ATOMIC_ACQUIRE);
+
+    if (former == 0) {
+        return ratelimit_block_claim(table, number, owner, 0);
+    }
+
+    slot = &table->slots[former - 1];
+    segment = ratelimit_table_segment(table, slot);
+
+    held = ratelimit_block_holds(party, segment);
+
+    if (!held && !ratelimit_trylock(&segment->lock, party->me)) {
+        return 0;
+    }
+
+    taken = 0;
+
+    if (block->owner == former) {
+
+        if (slot->id == 0 || slot->word != number) {
+            taken = ratelimit_block_claim(table, number, owner, former);
+
+        } else {
+            taken = ratelimit_block_seize(table, number, owner, slot, party,
+                                          victim);
+        }
+    }
+
+    if (!held) {
+        ratelimit_unlock(&segment->lock);
+    }
+
+    return taken;
+}
+
+
+/* the owner's segment is held */
+
+static int
+ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
+    ratelimit_victim_t *victim)
+{
+    uint64_t            guard;
+    ratelimit_block_t  *block;
+
+    if (ratelimit_slot_in_use(party, slot)) {
+        return 0;
+    }
+
+    block = ratelimit_block(table, number);
+
+    if (ratelimit_slot_expires(table, slot) > party->clock->now) {
+
+        if (victim) {
+            guard = slot->id & RATELIMIT_GUARD;
+
+            if (victim->number == 0 || guard < victim->guard
+                || (guard == victim->guard && block->used < victim->used))
+            {
+                victim->number = number;
+                victim->guard = guard;
+                victim->used = block->used;
+            }
+
+            return 0;
+        }
+
+        ratelimit_table_note_eviction(table);
+    }
+
+    __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
+
+    return ratelimit_block_claim(table, number, owner, block->owner);
+}
+
+
+static int
+ratelimit_block_holds(const ratelimit_party_t *party,
+    const ratelimit_segment_t *segment)
+{
+    size_t  i;
+
+    for (i = 0; i < party->n; i++) {
+        if (party->places[i].segment == segment) {
+            return 1;
+        }
+    }
+
+    return 0;
+}

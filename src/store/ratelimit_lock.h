@@ -1,0 +1,115 @@
+
+/*
+ * A lock of one word that survives the death of its holder.
+ *
+ * Each process takes a lifeline when it starts: a robust mutex that it never
+ * gives back, so that the kernel tells everybody when it is gone.  A lock
+ * names its holder; who waits too long asks whether the holder lives, and
+ * takes the lock over from the dead.
+ *
+ * The other half of the word counts releases: who reads without the lock sees
+ * by it whether somebody wrote meanwhile.
+ */
+
+
+#ifndef _RATELIMIT_LOCK_H_INCLUDED_
+#define _RATELIMIT_LOCK_H_INCLUDED_
+
+
+#include <stddef.h>
+#include <stdint.h>
+
+
+#define RATELIMIT_LIFELINES  1024
+
+
+typedef struct ratelimit_lifelines_s  ratelimit_lifelines_t;
+
+typedef uint64_t  ratelimit_lock_t;    /* releases:32, holder:32 */
+
+
+/* bytes of shared memory that the lifelines take */
+size_t ratelimit_lifelines_size(void);
+
+/*
+ * Makes the lifelines in memory of zeros; to be done once, before any fork.
+ * Returns NULL if the system has no robust mutexes.
+ */
+ratelimit_lifelines_t *ratelimit_lifelines_create(void *memory);
+
+/* the calling process' name, never 0; 0 if there are too many processes */
+uint32_t ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines);
+
+int ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t who);
+
+
+/* takes a lock that somebody holds, now or when he is gone */
+void ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
+    ratelimit_lifelines_t *lifelines);
+
+
+static inline int
+ratelimit_trylock(ratelimit_lock_t *lock, uint32_t me)
+{
+    uint64_t  word;
+
+    word = __atomic_load_n(lock, __ATOMIC_RELAXED);
+
+    if ((uint32_t) word != 0
+        || !__atomic_compare_exchange_n(lock, &word, word | me, 0,
+                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    {
+        return 0;
+    }
+
+    /* who reads without the lock must see it taken before any write */
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+
+    return 1;
+}
+
+
+static inline void
+ratelimit_lock(ratelimit_lock_t *lock, uint32_t me,
+    ratelimit_lifelines_t *lifelines)
+{
+    if (!ratelimit_trylock(lock, me)) {
+        ratelimit_lock_wait(lock, me, lifelines);
+    }
+}
+
+
+static inline void
+ratelimit_unlock(ratelimit_lock_t *lock)
+{
+    uint64_t  word;
+
+    word = __atomic_load_n(lock, __ATOMIC_RELAXED);
+
+    __atomic_store_n(lock, ((word >> 32) + 1) << 32, __ATOMIC_RELEASE);
+}
+
+
+/* reading without the lock: returns 0 if somebody holds it */
+
+static inline int
+ratelimit_read_begin(const ratelimit_lock_t *lock, uint64_t *ticket)
+{
+    *ticket = __atomic_load_n(lock, __ATOMIC_ACQUIRE);
+
+    return (uint32_t) *ticket == 0;
+}
+
+
+/* whether nobody has held it since the ticket was given */
+
+static inline int
+ratelimit_read_end(const ratelimit_lock_t *lock, uint64_t ticket)
+{
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
+
+    return __atomic_load_n(lock, __ATOMIC_RELAXED) == ticket;
+}
+
+
+#endif /* _RATELIMIT_LOCK_H_INCLUDED_ */

@@ -1,0 +1,746 @@
+
+/*
+ * The table itself: how the memory is cut, and how a decision is made.
+ */
+
+
+#include <string.h>
+
+#include "store/ratelimit_slot.h"
+
+
+#define RATELIMIT_MAGIC          0x3174696d696c7472ULL
+#define RATELIMIT_BUCKET_SIZE    (RATELIMIT_WAYS * sizeof(ratelimit_slot_t))
+
+/*
+ * Small zones have small segments, so that workers do not meet in them; the
+ * larger a segment, the more evenly its buckets fill.
+ */
+#define RATELIMIT_SEGMENT_SIZE   65536
+#define RATELIMIT_SEGMENT_MIN    8192
+#define RATELIMIT_SEGMENTS       64
+
+/* fewer are not worth the name of a table */
+#define RATELIMIT_BLOCKS_MIN     2
+
+/* slots for 100 blocks, in buckets of 8: up to this load no key is displaced */
+#define RATELIMIT_SLOTS_PER_100  150
+
+#define RATELIMIT_GOLDEN         0x9e3779b97f4a7c15ULL
+
+
+static int ratelimit_table_small(const ratelimit_shape_t *shape);
+static int ratelimit_table_cut(ratelimit_table_t *table, void *memory,
+    size_t size);
+static size_t ratelimit_table_align(size_t size);
+static uint32_t ratelimit_table_segments(size_t index);
+static void ratelimit_table_find(ratelimit_place_t *place);
+static int ratelimit_table_refused(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock);
+static void ratelimit_table_lock(ratelimit_item_t *items,
+    ratelimit_party_t *party);
+static int ratelimit_table_lock_once(ratelimit_item_t *items,
+    ratelimit_party_t *party);
+static int ratelimit_table_before(const ratelimit_place_t *a,
+    const ratelimit_place_t *b);
+static void ratelimit_table_unlock(ratelimit_place_t *places, size_t n);
+static void ratelimit_table_charge(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_party_t *party);
+static void ratelimit_table_mark(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_party_t *party);
+
+
+ratelimit_table_t *
+ratelimit_table_open(ratelimit_table_t *table, void *memory, size_t size,
+    const ratelimit_shape_t *shape, const ratelimit_hash_t *secret,
+    ratelimit_lifelines_t *lifelines)
+{
+    ratelimit_header_t  *header;
+
+    memset(table, 0, sizeof(ratelimit_table_t));
+
+    table->shape = *shape;
+    table->algorithm = ratelimit_algorithms[shape->algorithm];
+    table->lifelines = lifelines;
+
+    if (ratelimit_table_small(shape)) {
+        table->shape.width = sizeof(uint32_t);
+    }
+
+    if (!ratelimit_table_cut(table, memory, size)) {
+        return NULL;
+    }
+
+    header = table->header;
+
+    if (header->magic == RATELIMIT_MAGIC) {
+
+        if (header->size != size
+            || memcmp(&header->shape, &table->shape, sizeof(ratelimit_shape_t))
+               != 0)
+        {
+            return NULL;
+        }
+
+        return table;
+    }
+
+    header->magic = RATELIMIT_MAGIC;
+    header->size = size;
+    header->shape = table->shape;
+    header->secret = *secret;
+    header->nclasses = 1;
+
+    return table;
+}
+
+
+static int
+ratelimit_table_small(const ratelimit_shape_t *shape)
+{
+    return !shape->wide
+           && shape->algorithm != RATELIMIT_SLIDING_LOG
+           && (shape->algorithm != RATELIMIT_SLIDING_WINDOW
+               || shape->buckets == 1);
+}
+
+
+/* cuts the memory into header, segments, slots and blocks */
+
+static int
+ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
+{
+    size_t          rest, index, blocks;
+    unsigned char  *p;
+
+    p = memory;
+    rest = ratelimit_table_align(sizeof(ratelimit_header_t));
+
+    if (size < rest + RATELIMIT_SEGMENT_MIN) {
+        return 0;
+    }
+
+    table->header = memory;
+    table->nblocks = 0;
+    table->block_size = 0;
+
+    p += rest;
+    rest = size - rest;
+    index = rest;
+
+    if (!ratelimit_table_small(&table->shape)) {
+        table->block_size = offsetof(ratelimit_block_t, state)
+                            + table->algorithm->size(&table->shape);
+        blocks = rest * 100 / (table->block_size * 100
+                               + RATELIMIT_SLOTS_PER_100
+                                 * sizeof(ratelimit_slot_t));
+        index = blocks * RATELIMIT_SLOTS_PER_100 / 100
+                * sizeof(ratelimit_slot_t);
+    }
+
+    table->nsegments = ratelimit_table_segments(index);
+    table->segments = (ratelimit_segment_t *) p;
+
+    size = ratelimit_table_align(table->nsegments
+                                 * sizeof(ratelimit_segment_t));
+    p += size;
+    rest -= size;
+    index = (index < rest) ? index : rest;
+
+    table->nbuckets = index / RATELIMIT_BUCKET_SIZE / table->nsegments;
+    table->slots = (ratelimit_slot_t *) p;
+
+    if (table->nbuckets == 0) {
+        return 0;
+    }
+
+    if (table->block_size) {
+        index = (size_t) table->nbuckets * table->nsegments
+                * RATELIMIT_BUCKET_SIZE;
+
+        table->blocks = p + index;
+        table->nblocks = (rest - index) / table->block_size;
+
+        return table->nblocks >= RATELIMIT_BLOCKS_MIN;
+    }
+
+    return 1;
+}
+
+
+static size_t
+ratelimit_table_align(size_t size)
+{
+    return (size + RATELIMIT_BUCKET_SIZE - 1)
+           / RATELIMIT_BUCKET_SIZE * RATELIMIT_BUCKET_SIZE;
+}
+
+
+static uint32_t
+ratelimit_table_segments(size_t index)
+{
+    size_t  n;
+
+    n = index / RATELIMIT_SEGMENT_SIZE;
+
+    if (n < RATELIMIT_SEGMENTS) {
+        n = index / RATELIMIT_SEGMENT_MIN;
+        n = (n < RATELIMIT_SEGMENTS) ? n : RATELIMIT_SEGMENTS;
+    }
+
+    return n ? n : 1;
+}
+
+
+/*
+ * A small state has fewer bits for counts: a wide one is kept in a block.  A
+ * bucket's count grows to its size and what drips back in two periods.
+ */
+
+void
+ratelimit_table_fit(ratelimit_shape_t *shape, const ratelimit_rule_t *rule)
+{
+    uint64_t  most, drip;
+
+    most = rule->ceiling > rule->limit ? rule->ceiling : rule->limit;
+
+    ratelimit_shape_fit(shape, most);
+
+    if (shape->algorithm == RATELIMIT_SLIDING_WINDOW) {
+        shape->wide |= most >> RATELIMIT_SMALL_WINDOW_BITS != 0;
+        return;
+    }
+
+    drip = rule->limit * (3 + rule->wait / rule->period);
+
+    shape->wide |= (most + drip) >> RATELIMIT_SMALL_COUNT_BITS != 0;
+}
+
+
+int
+ratelimit_table_holds(const ratelimit_shape_t *shape, size_t size)
+{
+    ratelimit_table_t  table;
+
+    table.shape = *shape;
+    table.algorithm = ratelimit_algorithms[shape->algorithm];
+
+    return ratelimit_table_cut(&table, NULL, size);
+}
+
+
+void *
+ratelimit_table_memory(const ratelimit_table_t *table, size_t *size)
+{
+    *size = table->header->size;
+
+    return table->header;
+}
+
+
+const ratelimit_hash_t *
+ratelimit_table_secret(const ratelimit_table_t *table)
+{
+    return &table->header->secret;
+}
+
+
+uint32_t
+ratelimit_table_class(ratelimit_table_t *table, const ratelimit_rule_t *rule,
+    uint32_t me)
+{
+    uint32_t             i;
+    uint64_t             horizon;
+    ratelimit_class_t   *class;
+    ratelimit_header_t  *header;
+
+    header = table->header;
+
+    /* a bucket that was emptied is whole after size / limit periods */
+
+    horizon = (rule->ceiling / rule->limit + 3) * rule->period + rule->wait;
+
+    ratelimit_lock(&header->lock, me, table->lifelines);
+
+    if (header->horizon < horizon) {
+        header->horizon = horizon;
+    }
+
+    for (i = 1; i < header->nclasses; i++) {
+        class = &header->classes[i];
+
+        if (class->period == rule->period && class->limit == rule->limit
+            && class->capacity == rule->capacity)
+        {
+            goto found;
+        }
+    }
+
+    if (i == RATELIMIT_CLASSES) {
+        i = 0;
+        goto found;
+    }
+
+    class = &header->classes[i];
+    class->period = rule->period;
+    class->limit = rule->limit;
+    class->capacity = rule->capacity;
+
+    __atomic_store_n(&header->nclasses, i + 1, __ATOMIC_RELEASE);
+
+found:
+
+    ratelimit_unlock(&header->lock);
+
+    return i;
+}
+
+
+uint32_t
+ratelimit_table_class_of(const ratelimit_place_t *place,
+    const ratelimit_rule_t *rule, uint32_t me)
+{
+    return place->active == place->table
+           ? rule->class : ratelimit_table_class(place->active, rule, me);
+}
+
+
+uint64_t
+ratelimit_table_evicted(const ratelimit_table_t *table)
+{
+    return __atomic_load_n(&table->header->evicted, __ATOMIC_RELAXED);
+}
+
+
+uint64_t
+ratelimit_table_evictions(ratelimit_table_t *table, uint64_t second)
+{
+    uint64_t             last, evicted;
+    ratelimit_header_t  *header;
+
+    header = table->header;
+
+    evicted = __atomic_load_n(&header->evicted, __ATOMIC_RELAXED);
+
+    if (evicted == __atomic_load_n(&header->told, __ATOMIC_RELAXED)) {
+        return 0;
+    }
+
+    last = __atomic_load_n(&header->told_at, __ATOMIC_RELAXED);
+
+    if (last == second
+        || !__atomic_compare_exchange_n(&header->told_at, &last, second, 0,
+                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+    {
+        return 0;
+    }
+
+    return evicted
+           - __atomic_exchange_n(&header->told, evicted, __ATOMIC_ACQ_REL);
+}
+
+
+void
+ratelimit_table_note_eviction(ratelimit_table_t *table)
+{
+    (void) __atomic_fetch_add(&table->header->evicted, 1, __ATOMIC_RELAXED);
+}
+
+
+/*
+ * All periods of a key are in one segment, so that they are one lock, but in
+ * buckets of their own, so that these fill evenly.
+ */
+
+void
+ratelimit_table_place(ratelimit_table_t *active, ratelimit_place_t *place,
+    uint64_t period)
+{
+    uint32_t           n;
+    uint64_t           mix, lo, hi, number;
+    ratelimit_slot_t  *first;
+
+    mix = period * RATELIMIT_GOLDEN;
+    lo = place->hash.lo ^ mix;
+    hi = place->hash.hi ^ (mix >> 32);
+
+    if (lo <= ~RATELIMIT_FINGERPRINT) {
+        lo = ~RATELIMIT_FINGERPRINT + 1;
+    }
+
+    number = ((hi >> 32) * active->nsegments) >> 32;
+    n = active->nbuckets;
+
+    first = active->slots + number * n * RATELIMIT_WAYS;
+
+    place->active = active;
+    place->slot = NULL;
+    place->fingerprint = lo & RATELIMIT_FINGERPRINT;
+    place->segment = &active->segments[number];
+    place->bucket[0] = first + (((hi >> 16) & 0xffff) * n >> 16)
+                               * RATELIMIT_WAYS;
+    place->bucket[1] = first + ((hi & 0xffff) * n >> 16) * RATELIMIT_WAYS;
+
+    __builtin_prefetch(place->bucket[0]);
+}
+
+
+ratelimit_segment_t *
+ratelimit_table_segment(const ratelimit_table_t *table,
+    const ratelimit_slot_t *slot)
+{
+    return &table->segments[(size_t) (slot - table->slots)
+                            / (table->nbuckets * RATELIMIT_WAYS)];
+}
+
+
+int
+ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    int                allowed;
+    size_t             i;
+    ratelimit_party_t  party;
+
+    for (i = 0; i < n; i++) {
+        ratelimit_table_place(ratelimit_table_active(places[i].table),
+                              &places[i], items[i].rule->period);
+    }
+
+    if (ratelimit_table_refused(items, places, n, clock)) {
+        return 0;
+    }
+
+    party.places = places;
+    party.n = n;
+    party.clock = clock;
+    party.me = me;
+
+    ratelimit_table_lock(items, &party);
+
+    allowed = ratelimit_look(items, n, clock);
+
+    for (i = 0; i < n; i++) {
+        if (allowed) {
+            ratelimit_table_charge(&items[i], &places[i], &party);
+
+        } else {
+            ratelimit_table_mark(&items[i], &places[i], &party);
+        }
+    }
+
+    ratelimit_table_unlock(places, n);
+
+    return allowed;
+}
+
+
+/*
+ * An offender is refused again by reading alone: workers do not wait for one
+ * another, and no memory changes hands.
+ */
+
+static int
+ratelimit_table_refused(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock)
+{
+    size_t    i, guarded;
+    uint64_t  guard;
+
+    guarded = 0;
+
+    for (i = 0; i < n; i++) {
+
+        if (!ratelimit_read_begin(&places[i].segment->lock,
+                                  &places[i].ticket))
+        {
+            return 0;
+        }
+
+        places[i].slot = ratelimit_slot_find(&places[i]);
+
+        if (places[i].slot) {
+            guard = places[i].slot->id & RATELIMIT_GUARD;
+            guarded += (guard == RATELIMIT_GUARD_REFUSED);
+        }
+    }
+
+    if (guarded == 0) {
+        return 0;
+    }
+
+    for (i = 0; i < n; i++) {
+        items[i].shape = &places[i].active->shape;
+        items[i].state = ratelimit_slot_state(places[i].active, places[i].slot,
+                                              places[i].word);
+    }
+
+    if (ratelimit_look(items, n, clock)) {
+        return 0;
+    }
+
+    for (i = 0; i < n; i++) {
+
+        if (items[i].verdict.rebase
+            || !ratelimit_read_end(&places[i].segment->lock, places[i].ticket))
+        {
+            return 0;
+        }
+
+        if (!items[i].verdict.allowed && places[i].slot) {
+            guard = places[i].slot->id & RATELIMIT_GUARD;
+
+            if (guard != RATELIMIT_GUARD_REFUSED) {
+                return 0;
+            }
+        }
+    }
+
+    return 1;
+}
+
+
+/* locks all segments of the party and loads the states */
+
+static void
+ratelimit_table_lock(ratelimit_item_t *items, ratelimit_party_t *party)
+{
+    size_t              i;
+    ratelimit_place_t  *place;
+
+    while (!ratelimit_table_lock_once(items, party)) { /* void */ }
+
+    for (i = 0; i < party->n; i++) {
+        ratelimit_table_find(&party->places[i]);
+    }
+
+    for (i = 0; i < party->n; i++) {
+        place = &party->places[i];
+
+        if (place->slot == NULL && place->active->older) {
+            ratelimit_table_adopt(place, items[i].rule, party);
+        }
+
+        if (place->active != place->table) {
+            ratelimit_table_restrain(&items[i], place);
+        }
+
+        items[i].shape = &place->active->shape;
+        items[i].state = ratelimit_slot_state(place->active, place->slot,
+                                              place->word);
+    }
+}
+
+
+/*
+ * Segments are locked in one order by all, each once.  Returns 0 if a table
+ * was sealed meanwhile.
+ */
+
+static int
+ratelimit_table_lock_once(ratelimit_item_t *items, ratelimit_party_t *party)
+{
+    size_t                i, k, n;
+    ratelimit_place_t    *places;
+    ratelimit_segment_t  *last;
+
+    n = party->n;
+    places = party->places;
+
+    for (i = 0; i < n; i++) {
+
+        for (k = i; k > 0; k--) {
+            if (!ratelimit_table_before(&places[i],
+                                        &places[places[k - 1].order]))
+            {
+                break;
+            }
+
+            places[k].order = places[k - 1].order;
+        }
+
+        places[k].order = i;
+    }
+
+    last = NULL;
+
+    for (i = 0; i < n; i++) {
+        k = places[i].order;
+
+        if (places[k].segment != last) {
+            last = places[k].segment;
+            ratelimit_lock(&last->lock, party->me,
+                           places[k].active->lifelines);
+        }
+    }
+
+    for (i = 0; i < n; i++) {
+
+        if (places[i].table->older
+            && ratelimit_table_active(places[i].table) != places[i].active)
+        {
+            ratelimit_table_unlock(places, n);
+
+            for (i = 0; i < n; i++) {
+                ratelimit_table_place(ratelimit_table_active(places[i].table),
+                                      &places[i], items[i].rule->period);
+            }
+
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/* addresses may differ between processes, secrets and numbers do not */
+
+static int
+ratelimit_table_before(const ratelimit_place_t *a, const ratelimit_place_t *b)
+{
+    uint64_t  x, y;
+
+    if (a->active != b->active) {
+        x = a->active->header->secret.lo;
+        y = b->active->header->secret.lo;
+
+        if (x != y) {
+            return x < y;
+        }
+    }
+
+    return a->segment < b->segment;
+}
+
+
+static void
+ratelimit_table_unlock(ratelimit_place_t *places, size_t n)
+{
+    size_t                i;
+    ratelimit_segment_t  *last;
+
+    last = NULL;
+
+    for (i = 0; i < n; i++) {
+        if (places[places[i].order].segment != last) {
+            last = places[places[i].order].segment;
+            ratelimit_unlock(&last->lock);
+        }
+    }
+}
+
+
+/* a slot that was found without the lock may be another's by now */
+
+static void
+ratelimit_table_find(ratelimit_place_t *place)
+{
+    if (place->slot
+        && (place->slot->id & RATELIMIT_FINGERPRINT) == place->fingerprint)
+    {
+        return;
+    }
+
+    place->slot = ratelimit_slot_find(place);
+}
+
+
+static void
+ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_party_t *party)
+{
+    uint64_t            guard;
+    ratelimit_table_t  *table;
+
+    if (item->cost == 0 && !item->verdict.rebase) {
+        return;
+    }
+
+    table = place->active;
+
+    guard = RATELIMIT_GUARD_USED;
+
+    if (place->slot == NULL) {
+        guard = RATELIMIT_GUARD_NEW;
+
+        ratelimit_slot_reserve(place, party);
+        item->state = ratelimit_slot_state(table, place->slot, place->word);
+    }
+
+    table->algorithm->charge(&table->shape, item->rule, item->state,
+                             party->clock, item->cost);
+
+    if (table->nblocks) {
+        ratelimit_block(table, place->slot->word)->used =
+                                      party->clock->now / RATELIMIT_SECOND;
+
+    } else {
+        ratelimit_slot_pack(table, place->slot, item->state);
+    }
+
+    ratelimit_slot_name(place,
+                        ratelimit_table_class_of(place, item->rule, party->me),
+                        guard);
+}
+
+
+/* a refusal costs nothing, but it is remembered who was refused */
+
+static void
+ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_party_t *party)
+{
+    uint64_t  cost;
+
+    if (item->verdict.rebase) {
+        cost = item->cost;
+        item->cost = 0;
+        ratelimit_table_charge(item, place, party);
+        item->cost = cost;
+    }
+
+    if (!item->verdict.allowed && place->slot) {
+        ratelimit_slot_guard(place->slot, RATELIMIT_GUARD_REFUSED);
+    }
+}
+
+
+void
+ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    size_t              i;
+    ratelimit_table_t  *table;
+    ratelimit_party_t   party;
+
+    for (i = 0; i < n; i++) {
+        ratelimit_table_place(ratelimit_table_active(places[i].table),
+                              &places[i], items[i].rule->period);
+    }
+
+    party.places = places;
+    party.n = n;
+    party.clock = clock;
+    party.me = me;
+
+    ratelimit_table_lock(items, &party);
+
+    for (i = 0; i < n; i++) {
+
+        if (places[i].slot == NULL || items[i].cost == 0) {
+            continue;
+        }
+
+        table = places[i].active;
+
+        table->algorithm->refund(&table->shape, items[i].rule, items[i].state,
+                                 items[i].verdict.stamp, items[i].cost);
+
+        if (table->nblocks == 0) {
+            ratelimit_slot_pack(table, places[i].slot, items[i].state);
+        }
+    }
+
+    ratelimit_table_unlock(places, n);
+}

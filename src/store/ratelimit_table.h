@@ -1,0 +1,134 @@
+
+/*
+ * The table of counters in memory that processes share.
+ *
+ * A key is known by a keyed hash.  The hash picks a segment, which has a lock
+ * of its own, and two buckets of eight 16-byte slots in it.  A small state
+ * stands in its slot, a large one in a block that the slot names.
+ *
+ * A process that dies at any instruction, even with locks held, harms nobody:
+ * every write leaves a sound state, and the lock of a dead process is taken
+ * over (ratelimit_lock.h).
+ */
+
+
+#ifndef _RATELIMIT_TABLE_H_INCLUDED_
+#define _RATELIMIT_TABLE_H_INCLUDED_
+
+
+#include "core/ratelimit.h"
+#include "core/ratelimit_hash.h"
+#include "store/ratelimit_lock.h"
+
+
+typedef struct ratelimit_table_s    ratelimit_table_t;
+typedef struct ratelimit_header_s   ratelimit_header_t;
+typedef struct ratelimit_segment_s  ratelimit_segment_t;
+
+
+typedef struct {
+    uint64_t                        id;       /* fingerprint, class, guard */
+    uint64_t                        word;     /* small state, or a block */
+} ratelimit_slot_t;
+
+
+/* a process' view of a table; all else is in the shared memory */
+
+struct ratelimit_table_s {
+    ratelimit_shape_t               shape;
+    const ratelimit_algorithm_t    *algorithm;
+    ratelimit_lifelines_t          *lifelines;
+    ratelimit_table_t              *older;    /* see seal */
+    void                           *data;     /* the caller's */
+
+    ratelimit_header_t             *header;
+    ratelimit_segment_t            *segments;
+    ratelimit_slot_t               *slots;
+    unsigned char                  *blocks;
+
+    uint32_t                        nsegments;
+    uint32_t                        nbuckets; /* of a segment */
+    uint32_t                        nblocks;  /* 0 if states are small */
+    uint32_t                        block_size;
+};
+
+
+/* where one limit of a decision is counted */
+
+typedef struct {
+    ratelimit_table_t              *table;
+    ratelimit_hash_t                hash;     /* of the key */
+
+    /* private to the table while it decides */
+
+    ratelimit_table_t              *active;
+    ratelimit_segment_t            *segment;
+    ratelimit_slot_t               *bucket[2];
+    ratelimit_slot_t               *slot;
+    uint64_t                        fingerprint;
+    uint64_t                        ticket;
+    size_t                          order;    /* n'th place to be locked */
+    ratelimit_state_t               word[2];  /* a small state, unpacked */
+    ratelimit_rule_t                rule;     /* as far as it fits */
+} ratelimit_place_t;
+
+
+/*
+ * Makes a table in size bytes at memory, which are zeros, or opens the one
+ * that is there.  The secret is that of a new table; an old one keeps its own.
+ * Returns NULL if the memory is too small or holds a table of another shape.
+ */
+ratelimit_table_t *ratelimit_table_open(ratelimit_table_t *table, void *memory,
+    size_t size, const ratelimit_shape_t *shape,
+    const ratelimit_hash_t *secret, ratelimit_lifelines_t *lifelines);
+
+/* makes the shape large enough for a rule; to be done before open */
+void ratelimit_table_fit(ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule);
+
+/* whether a table of this shape has room for anything in so many bytes */
+int ratelimit_table_holds(const ratelimit_shape_t *shape, size_t size);
+
+void *ratelimit_table_memory(const ratelimit_table_t *table, size_t *size);
+const ratelimit_hash_t *ratelimit_table_secret(const ratelimit_table_t *table);
+
+/*
+ * The class of a rule, to be kept in it: by it a table knows when a counter
+ * has run out.  0 if the table knows too many already.
+ */
+uint32_t ratelimit_table_class(ratelimit_table_t *table,
+    const ratelimit_rule_t *rule, uint32_t me);
+
+
+/*
+ * One decision about all places.  The caller sets table and hash of each
+ * place, rule and cost of each item; times are multiples of a millisecond.
+ * Returns 1 if all were charged, 0 if none was.
+ */
+int ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me);
+
+/* gives back what check charged; the verdicts hold the stamps */
+void ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me);
+
+/* counters that were dropped before their time since the table was made */
+uint64_t ratelimit_table_evicted(const ratelimit_table_t *table);
+
+/* the same since this was last asked, once in each second; otherwise 0 */
+uint64_t ratelimit_table_evictions(ratelimit_table_t *table, uint64_t second);
+
+
+/*
+ * Succession (ratelimit_succession.c).  A table follows an older one that has
+ * the same secret, algorithm and buckets.  Until the older one is sealed,
+ * which is once no process is left that knows it alone, all count there; from
+ * then on each counter moves when its key is seen.  Spent is an older table
+ * in which nothing counts any more.
+ */
+void ratelimit_table_seal(ratelimit_table_t *older, uint64_t now);
+int ratelimit_table_sealed(const ratelimit_table_t *older);
+int ratelimit_table_spent(const ratelimit_table_t *older, uint64_t now);
+
+
+#endif /* _RATELIMIT_TABLE_H_INCLUDED_ */

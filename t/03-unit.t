@@ -1,0 +1,150 @@
+#!/usr/bin/perl
+
+# Builds every program of t/unit/ with the sources of the core and of the
+# table, with sanitizers, and runs it: one subtest each.  A program that says
+# "no sanitizer" in a comment of its own is built with -O2 and without them.
+#
+# Names of programs in the environment's UNIT run these alone:
+#
+#     UNIT="vectors properties" prove -v t/03-unit.t
+
+use strict;
+use warnings;
+
+use File::Path qw(make_path);
+use Test::More;
+
+my $out = 'build/unit';
+my $cc = $ENV{CC} || 'gcc';
+
+my @common = qw(-std=gnu99 -g -Wall -Wextra -Werror -Isrc);
+
+my %flags = (
+    san => [@common, qw(-O1 -fsanitize=address,undefined
+        -fno-sanitize-recover=all -fno-omit-frame-pointer)],
+    fast => [@common, '-O2'],
+);
+
+my @sources = (glob('src/core/*.c'), glob('src/store/ratelimit_*.c'));
+my @programs = grep { slurp($_) =~ /^main\(/m } glob('t/unit/*.c');
+
+if ($ENV{UNIT}) {
+    my %wanted = map { $_ => 1 } split ' ', $ENV{UNIT};
+    @programs = grep { $wanted{name($_)} } @programs;
+}
+
+BAIL_OUT('run me from the root of the repository') if !@sources;
+BAIL_OUT('no program in t/unit') if !@programs;
+
+$ENV{ASAN_OPTIONS} = 'detect_leaks=1:abort_on_error=0';
+$ENV{UBSAN_OPTIONS} = 'print_stacktrace=1';
+
+my %objects;
+
+for my $program (@programs) {
+    subtest name($program) => sub { check($program) };
+}
+
+done_testing();
+
+
+sub check {
+    my ($program) = @_;
+
+    my $kind = slurp($program) =~ m{^/\* no sanitizer \*/$}m ? 'fast' : 'san';
+    my $exe = "$out/" . name($program);
+
+    $objects{$kind} ||= objects($kind);
+
+    my $built = $objects{$kind}
+        && command($cc, @{$flags{$kind}}, '-o', $exe, $program,
+                   @{$objects{$kind}}, '-lpthread');
+
+    return fail('builds') if !$built;
+
+    relay("./$exe");
+}
+
+
+# every result of the program becomes one of ours
+
+sub relay {
+    my ($exe) = @_;
+
+    my $plan;
+    my $seen = 0;
+
+    open(my $fh, '-|', "$exe 2>&1") or return fail("$exe: $!");
+
+    while (my $line = <$fh>) {
+        chomp $line;
+
+        if ($line =~ /^(not )?ok \d+(?: - (.*))?$/) {
+            ok(!$1, $2);
+            $seen++;
+
+        } elsif ($line =~ /^1\.\.(\d+)$/) {
+            $plan = $1;
+
+        } elsif ($line =~ /^# (.*)/) {
+            note($1);
+
+        } else {
+            diag($line);
+        }
+    }
+
+    close($fh);
+
+    is($?, 0, 'ends well');
+    is($plan, $seen, 'runs all that it planned');
+}
+
+
+sub objects {
+    my ($kind) = @_;
+
+    my @objects;
+
+    make_path("$out/$kind");
+
+    for my $source (@sources) {
+        my $object = "$out/$kind/" . name($source) . '.o';
+
+        return if !command($cc, @{$flags{$kind}}, '-c', '-o', $object,
+                           $source);
+
+        push @objects, $object;
+    }
+
+    return \@objects;
+}
+
+
+sub command {
+    my $command = join ' ', @_, '2>&1';
+    my $text = `$command`;
+
+    return 1 if $? == 0;
+
+    diag("$command\n$text");
+
+    return 0;
+}
+
+
+sub name {
+    my ($path) = @_;
+
+    return $path =~ m{([^/]+)\.c$} ? $1 : $path;
+}
+
+
+sub slurp {
+    my ($path) = @_;
+
+    open(my $fh, '<', $path) or die "$path: $!";
+    local $/;
+
+    return scalar <$fh>;
+}

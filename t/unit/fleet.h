@@ -1,0 +1,203 @@
+
+/*
+ * A table in shared memory, and a fleet of processes that use it.
+ */
+
+
+#ifndef _FLEET_H_INCLUDED_
+#define _FLEET_H_INCLUDED_
+
+
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/ratelimit.h"
+#include "store/ratelimit_table.h"
+
+#include "tap.h"
+
+
+#define FLEET_LIMITS  4
+
+
+typedef struct {
+    ratelimit_lifelines_t  *lifelines;
+    ratelimit_table_t       table;
+    ratelimit_shape_t       shape;
+    ratelimit_rule_t        rules[FLEET_LIMITS];
+    size_t                  n;
+    uint32_t                me;
+    uint64_t                now;      /* us */
+} fleet_t;
+
+
+static void *
+fleet_memory(size_t size)
+{
+    void  *memory;
+
+    memory = mmap(NULL, size, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_ANONYMOUS,
+                  -1, 0);
+    if (memory == MAP_FAILED) {
+        perror("mmap");
+        exit(2);
+    }
+
+    return memory;
+}
+
+
+static ratelimit_rule_t __attribute__((unused))
+fleet_rule(uint64_t limit, uint64_t seconds)
+{
+    ratelimit_rule_t  rule;
+
+    memset(&rule, 0, sizeof(ratelimit_rule_t));
+
+    rule.limit = limit;
+    rule.capacity = limit;
+    rule.ceiling = limit;
+    rule.period = seconds * RATELIMIT_SECOND;
+
+    return rule;
+}
+
+
+/* opens a table for the rules that the fleet has */
+
+static void __attribute__((unused))
+fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
+    uint32_t buckets)
+{
+    size_t            i;
+    ratelimit_hash_t  secret;
+
+    secret.lo = 0x0123456789abcdef;
+    secret.hi = 0xfedcba9876543210;
+
+    memset(&f->shape, 0, sizeof(ratelimit_shape_t));
+
+    f->shape.algorithm = algorithm;
+    f->shape.buckets = buckets;
+
+    for (i = 0; i < f->n; i++) {
+        ratelimit_table_fit(&f->shape, &f->rules[i]);
+    }
+
+    if (f->lifelines == NULL) {
+        f->lifelines = ratelimit_lifelines_create(
+                                   fleet_memory(ratelimit_lifelines_size()));
+        f->me = ratelimit_lifelines_take(f->lifelines);
+        f->now = 1000000 * RATELIMIT_SECOND;
+    }
+
+    if (f->lifelines == NULL || f->me == 0
+        || ratelimit_table_open(&f->table, fleet_memory(size), size, &f->shape,
+                                &secret, f->lifelines)
+           == NULL)
+    {
+        fprintf(stderr, "the table does not open\n");
+        exit(2);
+    }
+
+    for (i = 0; i < f->n; i++) {
+        f->rules[i].class = ratelimit_table_class(&f->table, &f->rules[i],
+                                                  f->me);
+    }
+}
+
+
+static int
+fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
+{
+    size_t             i;
+    ratelimit_hash_t   hash;
+    ratelimit_clock_t  clock;
+    ratelimit_place_t  places[FLEET_LIMITS];
+
+    ratelimit_hash(ratelimit_table_secret(&f->table), &key, sizeof(uint64_t),
+                   &hash);
+
+    for (i = 0; i < f->n; i++) {
+        items[i].rule = &f->rules[i];
+        items[i].cost = cost;
+        places[i].table = &f->table;
+        places[i].hash = hash;
+    }
+
+    clock.now = f->now;
+    clock.wall = f->now;
+
+    return ratelimit_table_check(items, places, f->n, &clock, f->me);
+}
+
+
+/* one request */
+
+static int __attribute__((unused))
+fleet_hit(fleet_t *f, uint64_t key)
+{
+    ratelimit_item_t  items[FLEET_LIMITS];
+
+    return fleet_ask(f, key, 1, items);
+}
+
+
+static uint64_t __attribute__((unused))
+fleet_random(uint64_t *seed)
+{
+    *seed ^= *seed << 13;
+    *seed ^= *seed >> 7;
+    *seed ^= *seed << 17;
+
+    return *seed;
+}
+
+
+/* runs a function in a process of its own */
+
+static pid_t __attribute__((unused))
+fleet_fork(fleet_t *f, void (*run)(fleet_t *f, int number, void *data),
+    int number, void *data)
+{
+    pid_t  pid;
+
+    fflush(stdout);
+
+    pid = fork();
+
+    if (pid == 0) {
+        f->me = ratelimit_lifelines_take(f->lifelines);
+        run(f, number, data);
+        _exit(0);
+    }
+
+    if (pid == -1) {
+        perror("fork");
+        exit(2);
+    }
+
+    return pid;
+}
+
+
+static int __attribute__((unused))
+fleet_wait(pid_t pid)
+{
+    int  status;
+
+    if (waitpid(pid, &status, 0) != pid) {
+        return -1;
+    }
+
+    return status;
+}
+
+
+#endif /* _FLEET_H_INCLUDED_ */

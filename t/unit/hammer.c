@@ -1,0 +1,378 @@
+
+/*
+ * The table under many processes: exact counts when all race for the same
+ * keys, inserts and evictions included, and while processes are killed.  One
+ * process alone can't lose a count, so nothing else would see these.
+ */
+
+
+/* no sanitizer */
+
+#include <time.h>
+
+#include "fleet.h"
+
+
+#define PROCESSES  4
+#define KEYS       512
+#define LIMIT      20
+
+
+typedef struct {
+    uint64_t                        admitted[KEYS];
+    uint64_t                        shared;
+    uint64_t                        asked;
+    uint32_t                        stop;
+} tally_t;
+
+
+static void
+hammer_once(fleet_t *f, uint64_t key, tally_t *tally)
+{
+    /* admitted is counted before the answer is used: who dies uncounted
+     * was charged but has not been admitted */
+
+    if (fleet_hit(f, key)) {
+        __atomic_fetch_add(&tally->admitted[key], 1, __ATOMIC_RELAXED);
+    }
+}
+
+
+static void
+hammer_all_keys(fleet_t *f, int number, void *data)
+{
+    uint64_t  i, seed;
+
+    seed = 88172645463325252ULL + (uint64_t) number;
+
+    for (i = 0; i < 3 * KEYS * LIMIT; i++) {
+        hammer_once(f, fleet_random(&seed) % KEYS, data);
+    }
+
+    /* whatever chance left over */
+
+    for (i = 0; i < (uint64_t) KEYS * LIMIT; i++) {
+        hammer_once(f, i % KEYS, data);
+    }
+}
+
+
+static void
+hammer_until_stopped(fleet_t *f, int number, void *data)
+{
+    tally_t   *tally = data;
+    uint64_t   seed;
+
+    seed = 88172645463325252ULL + (uint64_t) number;
+
+    while (!__atomic_load_n(&tally->stop, __ATOMIC_RELAXED)) {
+        hammer_once(f, fleet_random(&seed) % KEYS, tally);
+        __atomic_fetch_add(&tally->asked, 1, __ATOMIC_RELAXED);
+    }
+}
+
+
+static unsigned
+hammer_wrong(const tally_t *tally, uint64_t low, uint64_t high)
+{
+    unsigned  i, wrong;
+
+    wrong = 0;
+
+    for (i = 0; i < KEYS; i++) {
+        wrong += (tally->admitted[i] < low || tally->admitted[i] > high);
+    }
+
+    return wrong;
+}
+
+
+static void
+hammer_exact(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int       i;
+    pid_t     pid[PROCESSES];
+    fleet_t   f;
+    tally_t  *tally;
+    unsigned  round, wrong;
+
+    wrong = 0;
+
+    for (round = 0; round < 10; round++) {
+
+        memset(&f, 0, sizeof(fleet_t));
+        f.n = 1;
+        f.rules[0] = fleet_rule(LIMIT, 86400);
+
+        tally = fleet_memory(sizeof(tally_t));
+        fleet_open(&f, 1 << 20, algorithm, buckets);
+
+        for (i = 0; i < PROCESSES; i++) {
+            pid[i] = fleet_fork(&f, hammer_all_keys, i, tally);
+        }
+
+        for (i = 0; i < PROCESSES; i++) {
+            wrong += (fleet_wait(pid[i]) != 0);
+        }
+
+        wrong += hammer_wrong(tally, LIMIT, LIMIT);
+        wrong += ratelimit_table_evicted(&f.table) != 0;
+
+        (void) munmap(tally, sizeof(tally_t));
+    }
+
+    tap_ok(wrong == 0, "%s buckets=%u: %d processes, %d keys, exactly %d each",
+           ratelimit_algorithms[algorithm]->name, buckets, PROCESSES, KEYS,
+           LIMIT);
+}
+
+
+/* one limit for each key and one for all: what one refuses, none is charged */
+
+static int
+hammer_hit_two(fleet_t *f, uint64_t key)
+{
+    uint64_t           everybody;
+    ratelimit_clock_t  clock;
+    ratelimit_item_t   items[2];
+    ratelimit_place_t  places[2];
+
+    everybody = UINT64_MAX;
+
+    clock.now = f->now;
+    clock.wall = f->now;
+
+    items[0].rule = &f->rules[0];
+    items[0].cost = 1;
+    items[1].rule = &f->rules[1];
+    items[1].cost = 1;
+
+    places[0].table = &f->table;
+    places[1].table = &f->table;
+
+    ratelimit_hash(ratelimit_table_secret(&f->table), &key, sizeof(uint64_t),
+                   &places[0].hash);
+    ratelimit_hash(ratelimit_table_secret(&f->table), &everybody,
+                   sizeof(uint64_t), &places[1].hash);
+
+    return ratelimit_table_check(items, places, 2, &clock, f->me);
+}
+
+
+static void
+hammer_two(fleet_t *f, int number, void *data)
+{
+    tally_t   *tally = data;
+    uint64_t   i, key, seed;
+
+    seed = 88172645463325252ULL + (uint64_t) number;
+
+    for (i = 0; i < 100000; i++) {
+        key = fleet_random(&seed) % KEYS;
+
+        if (hammer_hit_two(f, key)) {
+            __atomic_fetch_add(&tally->admitted[key], 1, __ATOMIC_RELAXED);
+            __atomic_fetch_add(&tally->shared, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+
+static void
+hammer_together(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int       i;
+    pid_t     pid[PROCESSES];
+    fleet_t   f;
+    tally_t  *tally;
+    unsigned  wrong;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 2;
+    f.rules[0] = fleet_rule(LIMIT, 86400);
+    f.rules[1] = fleet_rule(KEYS * LIMIT / 2, 3600);
+
+    tally = fleet_memory(sizeof(tally_t));
+    fleet_open(&f, 32 << 20, algorithm, buckets);
+
+    for (i = 0; i < PROCESSES; i++) {
+        pid[i] = fleet_fork(&f, hammer_two, i, tally);
+    }
+
+    wrong = 0;
+
+    for (i = 0; i < PROCESSES; i++) {
+        wrong += (fleet_wait(pid[i]) != 0);
+    }
+
+    wrong += hammer_wrong(tally, 0, LIMIT);
+
+    tap_ok(wrong == 0 && tally->shared == KEYS * LIMIT / 2,
+           "%s buckets=%u: two limits as one, %u of %u for all",
+           ratelimit_algorithms[algorithm]->name, buckets,
+           (unsigned) tally->shared, KEYS * LIMIT / 2);
+}
+
+
+/*
+ * Processes are killed as fast as they can be replaced; the rest goes on, and
+ * nobody ever gets more than the limit.
+ */
+
+static void
+hammer_kill(ratelimit_algorithm_e algorithm, uint32_t buckets, int victims)
+{
+    int              i, killed;
+    pid_t            pid[PROCESSES];
+    fleet_t          f;
+    tally_t         *tally;
+    uint64_t         before;
+    unsigned         wrong;
+    struct timespec  pause;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(LIMIT, 86400);
+
+    tally = fleet_memory(sizeof(tally_t));
+    fleet_open(&f, 1 << 20, algorithm, buckets);
+
+    for (i = 0; i < PROCESSES; i++) {
+        pid[i] = fleet_fork(&f, hammer_until_stopped, i, tally);
+    }
+
+    pause.tv_sec = 0;
+
+    for (killed = 0; killed < victims; killed++) {
+        i = killed % PROCESSES;
+
+        /* somebody works between two deaths */
+
+        before = __atomic_load_n(&tally->asked, __ATOMIC_RELAXED);
+        pause.tv_nsec = 1000 * (killed % 97);
+
+        while (__atomic_load_n(&tally->asked, __ATOMIC_RELAXED) == before) {
+            (void) nanosleep(&pause, NULL);
+        }
+
+        (void) kill(pid[i], SIGKILL);
+        (void) fleet_wait(pid[i]);
+
+        pid[i] = fleet_fork(&f, hammer_until_stopped, killed, tally);
+
+        /* a window that ran out makes all keys charged anew */
+
+        if (killed % 10 == 9) {
+            wrong = hammer_wrong(tally, 0, LIMIT);
+            if (wrong) {
+                break;
+            }
+        }
+    }
+
+    __atomic_store_n(&tally->stop, 1, __ATOMIC_RELAXED);
+
+    for (i = 0; i < PROCESSES; i++) {
+        (void) fleet_wait(pid[i]);
+    }
+
+    /* all keys can still be used, by this process too */
+
+    for (i = 0; i < KEYS * (LIMIT + 1); i++) {
+        hammer_once(&f, i % KEYS, tally);
+    }
+
+    /* a charge of the dead was never answered: at most one for each */
+
+    before = 0;
+
+    for (i = 0; i < KEYS; i++) {
+        before += tally->admitted[i];
+    }
+
+    wrong = hammer_wrong(tally, 0, LIMIT);
+
+    tap_ok(wrong == 0 && killed == victims
+           && before + (uint64_t) victims >= KEYS * LIMIT,
+           "%s buckets=%u: %d processes killed, %u of %u admitted, "
+           "%u keys beyond",
+           ratelimit_algorithms[algorithm]->name, buckets, killed,
+           (unsigned) before, KEYS * LIMIT, wrong);
+}
+
+
+/* a process dies with a lock in its hand */
+
+static void
+hammer_hold(fleet_t *f, int number, void *data)
+{
+    (void) number;
+
+    ratelimit_lock(data, f->me, f->lifelines);
+
+    raise(SIGKILL);
+}
+
+
+static void
+hammer_dead_holder(void)
+{
+    int                i;
+    pid_t              pid;
+    fleet_t            f;
+    ratelimit_lock_t  *lock;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(LIMIT, 86400);
+
+    fleet_open(&f, 1 << 20, RATELIMIT_FIXED_WINDOW, 0);
+
+    lock = fleet_memory(sizeof(ratelimit_lock_t));
+
+    for (i = 0; i < 100; i++) {
+        pid = fleet_fork(&f, hammer_hold, i, lock);
+
+        /* not reaped yet: a zombie must not look alive */
+
+        while ((uint32_t) __atomic_load_n(lock, __ATOMIC_ACQUIRE) == 0) {
+            /* void */
+        }
+
+        ratelimit_lock(lock, f.me, f.lifelines);
+        ratelimit_unlock(lock);
+
+        (void) fleet_wait(pid);
+    }
+
+    tap_ok(1, "a lock is taken over from 100 dead holders");
+    tap_ok(ratelimit_lifelines_alive(f.lifelines, f.me),
+           "who is alive is not taken for dead");
+}
+
+
+int
+main(void)
+{
+    (void) alarm(120);   /* a hang is a failure */
+
+    hammer_dead_holder();
+
+    hammer_exact(RATELIMIT_FIXED_WINDOW, 0);
+    hammer_exact(RATELIMIT_SLIDING_WINDOW, 1);
+    hammer_exact(RATELIMIT_SLIDING_WINDOW, 10);
+    hammer_exact(RATELIMIT_SLIDING_LOG, 0);
+    hammer_exact(RATELIMIT_TOKEN_BUCKET, 0);
+    hammer_exact(RATELIMIT_LEAKY_BUCKET, 0);
+
+    hammer_together(RATELIMIT_FIXED_WINDOW, 0);
+    hammer_together(RATELIMIT_SLIDING_WINDOW, 10);
+    hammer_together(RATELIMIT_SLIDING_LOG, 0);
+
+    hammer_kill(RATELIMIT_FIXED_WINDOW, 0, 400);
+    hammer_kill(RATELIMIT_SLIDING_WINDOW, 10, 400);
+    hammer_kill(RATELIMIT_SLIDING_LOG, 0, 400);
+    hammer_kill(RATELIMIT_TOKEN_BUCKET, 0, 400);
+
+    return tap_done();
+}

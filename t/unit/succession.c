@@ -1,0 +1,205 @@
+
+/*
+ * A table that follows another one, of another size or shape, while processes
+ * that know only the older one go on: no count may be lost or doubled, before,
+ * while and after the older one is sealed.
+ */
+
+
+/* no sanitizer */
+
+#include <sched.h>
+
+#include "fleet.h"
+
+
+#define OLD    2
+#define NEW    2
+#define KEYS   256
+#define LIMIT  100
+
+
+typedef struct {
+    uint64_t                        admitted[KEYS];
+    uint64_t                        asked;
+    uint32_t                        stop_old;
+    uint32_t                        stop_new;
+} tally_t;
+
+
+static void
+succession_run(fleet_t *f, int number, void *data)
+{
+    tally_t   *tally = data;
+    uint32_t  *stop;
+    uint64_t   key, seed;
+
+    seed = 88172645463325252ULL + (uint64_t) number;
+    stop = number < OLD ? &tally->stop_old : &tally->stop_new;
+
+    while (!__atomic_load_n(stop, __ATOMIC_RELAXED)) {
+        key = fleet_random(&seed) % KEYS;
+
+        if (fleet_hit(f, key)) {
+            __atomic_fetch_add(&tally->admitted[key], 1, __ATOMIC_RELAXED);
+        }
+
+        __atomic_fetch_add(&tally->asked, 1, __ATOMIC_RELAXED);
+    }
+}
+
+
+static void
+succession_await(tally_t *tally, uint64_t more)
+{
+    uint64_t  goal;
+
+    goal = __atomic_load_n(&tally->asked, __ATOMIC_RELAXED) + more;
+
+    while (__atomic_load_n(&tally->asked, __ATOMIC_RELAXED) < goal) {
+        (void) sched_yield();
+    }
+}
+
+
+static void
+succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    size_t old_size, size_t new_size, uint64_t new_limit)
+{
+    int       i;
+    pid_t     pid[OLD + NEW];
+    fleet_t   old, new;
+    tally_t  *tally;
+    unsigned  wrong;
+    uint64_t  key;
+
+    memset(&old, 0, sizeof(fleet_t));
+    old.n = 1;
+    old.rules[0] = fleet_rule(LIMIT, 86400);
+
+    tally = fleet_memory(sizeof(tally_t));
+    fleet_open(&old, old_size, algorithm, buckets);
+
+    for (i = 0; i < OLD; i++) {
+        pid[i] = fleet_fork(&old, succession_run, i, tally);
+    }
+
+    succession_await(tally, KEYS * LIMIT / 8);
+
+    /* the newer table has a view of its own of the older one */
+
+    new = old;
+    new.rules[0] = fleet_rule(new_limit, 86400);
+
+    fleet_open(&new, new_size, algorithm, buckets);
+    new.table.older = &old.table;
+
+    for (i = OLD; i < OLD + NEW; i++) {
+        pid[i] = fleet_fork(&new, succession_run, i, tally);
+    }
+
+    succession_await(tally, KEYS * LIMIT / 8);
+
+    __atomic_store_n(&tally->stop_old, 1, __ATOMIC_RELAXED);
+
+    for (i = 0; i < OLD; i++) {
+        (void) fleet_wait(pid[i]);
+    }
+
+    succession_await(tally, KEYS * LIMIT / 8);
+
+    ratelimit_table_seal(&old.table, new.now);
+
+    succession_await(tally, KEYS * LIMIT / 8);
+
+    __atomic_store_n(&tally->stop_new, 1, __ATOMIC_RELAXED);
+
+    for (i = OLD; i < OLD + NEW; i++) {
+        (void) fleet_wait(pid[i]);
+    }
+
+    wrong = 0;
+
+    for (key = 0; key < KEYS; key++) {
+
+        while (fleet_hit(&new, key)) {
+            tally->admitted[key]++;
+        }
+
+        wrong += tally->admitted[key] != new_limit;
+    }
+
+    tap_ok(wrong == 0 && ratelimit_table_evicted(&old.table) == 0
+           && ratelimit_table_evicted(&new.table) == 0,
+           "%s buckets=%u, %u to %u bytes, limit %u to %u: %u keys wrong",
+           ratelimit_algorithms[algorithm]->name, buckets,
+           (unsigned) old_size, (unsigned) new_size, LIMIT,
+           (unsigned) new_limit, wrong);
+}
+
+
+/* who is in the chain, and when it is let go */
+
+static void
+succession_chain(void)
+{
+    fleet_t   a, b, c;
+    unsigned  admitted;
+
+    memset(&a, 0, sizeof(fleet_t));
+    a.n = 1;
+    a.rules[0] = fleet_rule(10, 60);
+    fleet_open(&a, 1 << 20, RATELIMIT_FIXED_WINDOW, 0);
+
+    admitted = fleet_hit(&a, 1) + fleet_hit(&a, 1) + fleet_hit(&a, 1);
+
+    b = a;
+    fleet_open(&b, 2 << 20, RATELIMIT_FIXED_WINDOW, 0);
+    b.table.older = &a.table;
+
+    c = b;
+    fleet_open(&c, 3 << 20, RATELIMIT_FIXED_WINDOW, 0);
+    c.table.older = &b.table;
+
+    admitted += fleet_hit(&c, 1) + fleet_hit(&b, 1) + fleet_hit(&a, 1);
+
+    ratelimit_table_seal(&a.table, a.now);
+    admitted += fleet_hit(&c, 1) + fleet_hit(&b, 1);
+
+    ratelimit_table_seal(&b.table, a.now);
+
+    while (fleet_hit(&c, 1)) {
+        admitted++;
+    }
+
+    tap_ok(admitted == 10, "one count through three tables: %u", admitted);
+
+    tap_ok(!ratelimit_table_spent(&a.table, a.now + 60 * RATELIMIT_SECOND)
+           && ratelimit_table_spent(&a.table, a.now + 600 * RATELIMIT_SECOND),
+           "a sealed table is spent when its last counter has run out");
+}
+
+
+int
+main(void)
+{
+    (void) alarm(120);   /* a hang is a failure */
+
+    succession_test(RATELIMIT_FIXED_WINDOW, 0, 1 << 20, 4 << 20, LIMIT);
+    succession_test(RATELIMIT_FIXED_WINDOW, 0, 4 << 20, 1 << 20, LIMIT);
+    succession_test(RATELIMIT_FIXED_WINDOW, 0, 1 << 20, 1 << 20, 150);
+    succession_test(RATELIMIT_TOKEN_BUCKET, 0, 1 << 20, 2 << 20, LIMIT);
+    succession_test(RATELIMIT_TOKEN_BUCKET, 0, 1 << 20, 8 << 20, 200);
+    succession_test(RATELIMIT_LEAKY_BUCKET, 0, 1 << 20, 2 << 20, LIMIT);
+    succession_test(RATELIMIT_SLIDING_WINDOW, 1, 1 << 20, 2 << 20, LIMIT);
+    succession_test(RATELIMIT_SLIDING_WINDOW, 10, 1 << 20, 2 << 20, LIMIT);
+    succession_test(RATELIMIT_SLIDING_WINDOW, 10, 2 << 20, 1 << 20, LIMIT);
+    succession_test(RATELIMIT_SLIDING_LOG, 0, 1 << 20, 2 << 20, LIMIT);
+    succession_test(RATELIMIT_SLIDING_LOG, 0, 2 << 20, 4 << 20, 130);
+    succession_test(RATELIMIT_SLIDING_WINDOW, 10, 1 << 20, 2 << 20, 70000);
+    succession_test(RATELIMIT_SLIDING_WINDOW, 1, 1 << 20, 2 << 20, 300000);
+
+    succession_chain();
+
+    return tap_done();
+}

@@ -1,0 +1,303 @@
+
+/*
+ * The table in one process: exact counts, keys that never meet, eviction, and
+ * how many keys it holds.  A mistake here admits too many or forgets offenders
+ * and would be blamed on an algorithm.
+ */
+
+
+#include "fleet.h"
+
+
+#define SIZE  (1 << 20)
+
+
+static const uint32_t  table_buckets[] = { 0, 10, 0, 0, 0 };
+
+
+static void
+table_counts(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit)
+{
+    int       i, admitted, other;
+    fleet_t   f;
+    uint64_t  key;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(limit, 3600);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    admitted = 0;
+    other = 0;
+
+    for (i = 0; i < 3 * (int) limit; i++) {
+        admitted += fleet_hit(&f, 1);
+        key = 1000 + (uint64_t) i;
+        other += fleet_hit(&f, key);
+    }
+
+    tap_ok(admitted == (int) limit && other == 3 * (int) limit,
+           "%s buckets=%u limit=%u admits %d of one key, %d of all others",
+           ratelimit_algorithms[algorithm]->name, buckets, (unsigned) limit,
+           admitted, other);
+}
+
+
+/* two limits, and a refusal of one that charges nothing to the other */
+
+static void
+table_two_limits(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int               i, admitted;
+    fleet_t           f;
+    uint64_t          key;
+    ratelimit_item_t  items[FLEET_LIMITS];
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 2;
+    f.rules[0] = fleet_rule(3, 60);
+    f.rules[1] = fleet_rule(5, 3600);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    key = 7;
+    admitted = 0;
+
+    for (i = 0; i < 50; i++) {
+        admitted += fleet_ask(&f, key, 1, items);
+    }
+
+    (void) fleet_ask(&f, key, 0, items);
+
+    tap_ok(admitted == 3 && items[0].verdict.remaining == 0
+           && items[1].verdict.remaining == 2,
+           "%s buckets=%u: 3 admitted, 47 refusals left the other limit at 2",
+           ratelimit_algorithms[algorithm]->name, buckets);
+
+    f.now += 121 * RATELIMIT_SECOND;
+
+    for (i = 0; i < 50; i++) {
+        admitted += fleet_ask(&f, key, 1, items);
+    }
+
+    tap_ok(admitted == 5 && items[0].verdict.allowed
+           && !items[1].verdict.allowed,
+           "%s buckets=%u: then 2 more, and the second limit refuses",
+           ratelimit_algorithms[algorithm]->name, buckets);
+}
+
+
+static void
+table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    fleet_t            f;
+    uint64_t           key;
+    ratelimit_hash_t   hash;
+    ratelimit_item_t   item;
+    ratelimit_place_t  place;
+    ratelimit_clock_t  clock;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(1, 3600);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    key = 5;
+    clock.now = f.now;
+    clock.wall = f.now;
+
+    ratelimit_hash(ratelimit_table_secret(&f.table), &key, sizeof(uint64_t),
+                   &hash);
+
+    item.rule = &f.rules[0];
+    item.cost = 1;
+    place.table = &f.table;
+    place.hash = hash;
+
+    tap_ok(ratelimit_table_check(&item, &place, 1, &clock, f.me) == 1
+           && fleet_hit(&f, key) == 0,
+           "%s buckets=%u: the second is refused",
+           ratelimit_algorithms[algorithm]->name, buckets);
+
+    ratelimit_table_refund(&item, &place, 1, &clock, f.me);
+
+    tap_ok(fleet_hit(&f, key) == 1 && fleet_hit(&f, key) == 0,
+           "%s buckets=%u: after a refund one more is admitted",
+           ratelimit_algorithms[algorithm]->name, buckets);
+}
+
+
+/* a small table, an offender that keeps knocking, and a flood of new keys */
+
+static void
+table_flood(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int       refused, asked, denied;
+    fleet_t   f;
+    uint64_t  i;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(2, 86400);
+
+    fleet_open(&f, 32 * 1024, algorithm, buckets);
+
+    while (fleet_hit(&f, 42)) { /* void */ }
+
+    asked = 0;
+    refused = 0;
+    denied = 0;
+
+    for (i = 0; i < 200000; i++) {
+        denied += !fleet_hit(&f, 1000 + i);
+
+        if (i % 1000 == 0) {
+            f.now += 1000;
+            asked++;
+            refused += !fleet_hit(&f, 42);
+        }
+    }
+
+    tap_ok(refused == asked && denied == 0
+           && ratelimit_table_evicted(&f.table) > 100000,
+           "%s buckets=%u: the offender stays refused %d of %d times while "
+           "%u keys are dropped, no newcomer is refused",
+           ratelimit_algorithms[algorithm]->name, buckets, refused, asked,
+           (unsigned) ratelimit_table_evicted(&f.table));
+}
+
+
+/* who is used again and again stays while the idle ones go */
+
+static void
+table_recency(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int               kept;
+    fleet_t           f;
+    uint64_t          i, key;
+    ratelimit_item_t  items[FLEET_LIMITS];
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(100000, 366 * 86400);
+
+    fleet_open(&f, 64 * 1024, algorithm, buckets);
+
+    kept = 1;
+    key = 42;
+
+    for (i = 0; i < 20000; i++) {
+        f.now += 1000;
+        (void) fleet_hit(&f, 1000 + i);
+
+        if (i % 10 == 0) {
+            (void) fleet_ask(&f, key, 1, items);
+            kept = kept && items[0].verdict.remaining == 99999 - i / 10;
+        }
+    }
+
+    tap_ok(kept, "%s buckets=%u: a key in use is never dropped",
+           ratelimit_algorithms[algorithm]->name, buckets);
+}
+
+
+/* what has run out is no eviction */
+
+static void
+table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int       denied;
+    fleet_t   f;
+    uint64_t  i;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(2, 60);
+
+    fleet_open(&f, 64 * 1024, algorithm, buckets);
+
+    denied = 0;
+
+    for (i = 0; i < 50000; i++) {
+        denied += !fleet_hit(&f, i);
+        f.now += RATELIMIT_SECOND;
+    }
+
+    tap_ok(denied == 0 && ratelimit_table_evicted(&f.table) == 0,
+           "%s buckets=%u: 50000 keys come and run out, none is dropped early",
+           ratelimit_algorithms[algorithm]->name, buckets);
+}
+
+
+/* bytes per key: a zone is filled until keys are displaced */
+
+static void
+table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit,
+    size_t size, double most)
+{
+    double    bytes;
+    fleet_t   f;
+    uint64_t  i, keys;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(limit, 86400);
+
+    /* the first page of a zone is nginx's */
+
+    fleet_open(&f, size - 4096, algorithm, buckets);
+
+    keys = (uint64_t) (size / most);
+
+    for (i = 0; i < keys; i++) {
+        (void) fleet_hit(&f, i);
+    }
+
+    bytes = (double) size / keys;
+
+    tap_ok(ratelimit_table_evicted(&f.table) * 10000 <= keys,
+           "%s buckets=%u limit=%u: %u keys in %u bytes, %.1f each, "
+           "%u displaced early",
+           ratelimit_algorithms[algorithm]->name, buckets, (unsigned) limit,
+           (unsigned) keys, (unsigned) size, bytes,
+           (unsigned) ratelimit_table_evicted(&f.table));
+}
+
+
+int
+main(void)
+{
+    unsigned  i;
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        table_counts(i, table_buckets[i], 20);
+        table_two_limits(i, table_buckets[i]);
+        table_refund(i, table_buckets[i]);
+        table_flood(i, table_buckets[i]);
+        table_expiry(i, table_buckets[i]);
+    }
+
+    table_counts(RATELIMIT_SLIDING_WINDOW, 1, 20);
+    table_counts(RATELIMIT_SLIDING_WINDOW, 60, 20);
+    table_two_limits(RATELIMIT_SLIDING_WINDOW, 1);
+    table_refund(RATELIMIT_SLIDING_WINDOW, 1);
+    table_flood(RATELIMIT_SLIDING_WINDOW, 1);
+    table_expiry(RATELIMIT_SLIDING_WINDOW, 1);
+
+    table_recency(RATELIMIT_FIXED_WINDOW, 0);
+    table_recency(RATELIMIT_SLIDING_WINDOW, 10);
+    table_recency(RATELIMIT_TOKEN_BUCKET, 0);
+
+    table_bytes(RATELIMIT_FIXED_WINDOW, 0, 100, 24 << 20, 24);
+    table_bytes(RATELIMIT_TOKEN_BUCKET, 0, 100, 24 << 20, 24);
+    table_bytes(RATELIMIT_LEAKY_BUCKET, 0, 100, 24 << 20, 24);
+    table_bytes(RATELIMIT_SLIDING_WINDOW, 1, 100, 24 << 20, 24);
+    table_bytes(RATELIMIT_SLIDING_WINDOW, 10, 100, 24 << 20, 72);
+    table_bytes(RATELIMIT_SLIDING_WINDOW, 60, 100, 24 << 20, 200);
+    table_bytes(RATELIMIT_SLIDING_LOG, 0, 10, 24 << 20, 64 + 5 * 10);
+    table_bytes(RATELIMIT_SLIDING_LOG, 0, 500, 24 << 20, 64 + 5 * 500);
+
+    return tap_done();
+}
