@@ -21,7 +21,6 @@ endif
 # a dynamic module; --add-module makes it a part of $(BUILD)/objs/nginx
 ADD = --add-dynamic-module
 
-ROOT := $(CURDIR)
 OUT := $(abspath $(BUILD))
 
 MODULE = $(OUT)/ngx_http_ratelimit_module.so
@@ -60,13 +59,13 @@ all: $(MODULE)  ## build the module (NGINX_SRC=DIR, CC=clang, CFLAGS=...)
 $(MODULE): $(SOURCES) $(OUT)/objs/Makefile
 	@$(NGINX_MAKE) modules
 	@cp $(OUT)/objs/ngx_http_ratelimit_module.so $@
-	@echo "built $(@:$(ROOT)/%=%)"
+	@echo "built $(@:$(CURDIR)/%=%)"
 
 
 $(BINARY): $(SOURCES) $(OUT)/objs/Makefile
 	@$(NGINX_MAKE) binary
 	@test -x $@ && touch $@
-	@echo "built $(@:$(ROOT)/%=%)"
+	@echo "built $(@:$(CURDIR)/%=%)"
 
 
 # in a tree of links, so that nginx's own stays untouched; configure would take
@@ -85,7 +84,7 @@ $(OUT)/objs/Makefile: config $(NGINX_H) $(OUT)/settings
 	fi; \
 	cd $(OUT)/nginx && env -u CFLAGS ./configure "$${options[@]}" \
 	    --builddir=$(OUT)/objs --with-cc='$(CC)' \
-	    --with-cc-opt='$(CFLAGS)' --with-ld-opt='$(LDFLAGS)' $(ADD)=$(ROOT) \
+	    --with-cc-opt='$(CFLAGS)' --with-ld-opt='$(LDFLAGS)' $(ADD)=$(CURDIR) \
 	    > $(OUT)/configure.log 2>&1 \
 	    || { tail -20 $(OUT)/configure.log >&2; rm -f $@; exit 1; }
 
@@ -95,7 +94,7 @@ $(OUT)/objs/Makefile: config $(NGINX_H) $(OUT)/settings
 .PHONY: force
 $(OUT)/settings: force
 	@mkdir -p $(OUT)
-	@new='$(NGINX_DIR) $(CC) $(CFLAGS) $(LDFLAGS) $(ADD) $(ROOT)'; \
+	@new='$(CURDIR) $(NGINX_DIR) $(NGINX_OPTIONS) $(CC) $(CFLAGS) $(LDFLAGS) $(ADD)'; \
 	[ "$$new" = "$$(cat $@ 2> /dev/null)" ] || echo "$$new" > $@
 
 

@@ -20,8 +20,8 @@ my $cc = $ENV{CC} || 'gcc';
 my @common = qw(-std=gnu99 -g -Wall -Wextra -Werror -Isrc);
 
 my %flags = (
-    san => [@common, qw(-O1 -fsanitize=address,undefined
-        -fno-sanitize-recover=all -fno-omit-frame-pointer)],
+    san => [@common, '-O1', '-fsanitize=address,undefined',
+        qw(-fno-sanitize-recover=all -fno-omit-frame-pointer)],
     fast => [@common, '-O2'],
 );
 

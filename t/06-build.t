@@ -23,18 +23,18 @@ $ENV{PATH} .= ':/usr/sbin:/sbin';
 $ENV{LC_ALL} = 'C';
 
 
-subtest 'gcc' => sub { compiler('gcc') };
-subtest 'clang' => sub { compiler('clang') };
+my $copy = copy_tree();
+
+subtest 'gcc' => sub { compiler('gcc', "make -C $copy", "$copy/build") };
+subtest 'clang' => sub { compiler('clang', 'make BUILD=build/clang',
+                                  "$build/clang") };
 
 subtest 'only what changed is built' => sub {
-    my $copy = copy_tree();
-
-    builds("make -C $copy", 'a copy');
-
+    my $make = "make -C $copy CC=gcc";
     my $module = "$copy/build/$so";
     my $before = (stat $module)[9];
 
-    my ($rc, $text) = command("make -C $copy --no-print-directory");
+    my ($rc, $text) = command($make);
 
     is($rc, 0, 'a second make');
     unlike($text, qr/built|configuring/, 'says that nothing was built');
@@ -44,7 +44,7 @@ subtest 'only what changed is built' => sub {
 
     my $start = time;
 
-    $text = builds("make -C $copy", 'a changed source');
+    $text = builds($make, 'a changed source');
 
     like($text, qr/^built/m, 'is built');
     unlike($text, qr/^configuring/m, 'and nothing is configured again');
@@ -53,7 +53,7 @@ subtest 'only what changed is built' => sub {
     replace("$copy/src/core/ratelimit_parse.c", qr/\z/,
             "static int ratelimit_unused;\n");
 
-    ($rc, $text) = command("make -C $copy");
+    ($rc, $text) = command($make);
 
     isnt($rc, 0, 'a warning stops the build');
     like($text, qr/ratelimit_unused.*Werror/, 'and says why');
@@ -71,7 +71,7 @@ subtest 'a source tree' => sub {
 subtest 'a part of nginx' => sub {
     source();
 
-    builds('make static', 'statically');
+    builds('make static NGINX_OPTIONS= CFLAGS=', 'statically');
     warnings_are_errors("$build/static");
     loads("$build/static/objs/nginx");
 };
@@ -79,7 +79,7 @@ subtest 'a part of nginx' => sub {
 subtest 'symbols' => sub {
     my $prefix = qr/^(?:ngx_http_)?ratelimit(?:_|$)/;
     my @exported = map { (split)[-1] }
-                   `nm -D --defined-only $build/gcc/$so`;
+                   `nm -D --defined-only $copy/build/$so`;
 
     ok((grep { $_ eq 'ngx_http_ratelimit_module' } @exported), 'are there');
 
@@ -88,7 +88,7 @@ subtest 'symbols' => sub {
     is("@bad", '', 'all that are exported have the prefix');
 
     my @functions = map { /^\S+ [tT] ([a-z]\w*)/ ? $1 : () }
-                    `nm $build/gcc/objs/addon/*/*.o`;
+                    `nm $copy/build/objs/addon/*/*.o`;
 
     cmp_ok(scalar @functions, '>', 50, 'there are functions');
     is(join(' ', grep { !/$prefix/ } @functions), '',
@@ -126,13 +126,13 @@ done_testing();
 
 
 sub compiler {
-    my ($cc) = @_;
+    my ($cc, $make, $dir) = @_;
 
-    builds("make BUILD=build/$cc CC=$cc", $cc);
-    warnings_are_errors("$build/$cc");
-    loads('nginx', "$build/$cc/$so");
+    builds("$make CC=$cc", $cc);
+    warnings_are_errors($dir);
+    loads('nginx', "$dir/$so");
 
-    like(slurp("$build/$cc/objs/Makefile"), qr/^CC =\s+$cc$/m,
+    like(slurp("$dir/objs/Makefile"), qr/^CC =\s+$cc$/m,
          'was the compiler');
 }
 

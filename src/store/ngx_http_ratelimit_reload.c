@@ -81,7 +81,7 @@ ngx_http_ratelimit_reload_find(ngx_conf_t *cf,
         return NGX_OK;
     }
 
-    zones = ngx_http_ratelimit_shm_zones(old, cf->temp_pool);
+    zones = ngx_http_ratelimit_zones(old, cf->temp_pool);
     if (zones == NULL) {
         return NGX_ERROR;
     }

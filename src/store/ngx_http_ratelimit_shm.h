@@ -11,8 +11,18 @@
 #include "store/ngx_http_ratelimit_store.h"
 
 
+/* ngx_http_ratelimit_shm.c: what nginx calls to set memory up */
+
+ngx_int_t ngx_http_ratelimit_shm_init_lifelines(ngx_shm_zone_t *shm_zone,
+    void *data);
+ngx_int_t ngx_http_ratelimit_shm_init_zone(ngx_shm_zone_t *shm_zone,
+    void *data);
+
+
+/* ngx_http_ratelimit_zone.c */
+
 /* all zones of a configuration, ngx_http_ratelimit_zone_t * */
-ngx_array_t *ngx_http_ratelimit_shm_zones(ngx_cycle_t *cycle,
+ngx_array_t *ngx_http_ratelimit_zones(ngx_cycle_t *cycle,
     ngx_pool_t *pool);
 
 

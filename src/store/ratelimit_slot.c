@@ -154,35 +154,43 @@ ratelimit_slot_name(ratelimit_place_t *place, uint32_t class, uint64_t guard)
 }
 
 
+/* a bucket counts also what drips back, for at most three periods */
+
+uint64_t
+ratelimit_slot_small(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule)
+{
+    uint64_t  drip;
+
+    if (shape->algorithm == RATELIMIT_SLIDING_WINDOW) {
+        return RATELIMIT_SMALL_WINDOW;
+    }
+
+    drip = rule->limit * (3 + rule->wait / rule->period);
+
+    return drip < RATELIMIT_SMALL_COUNT ? RATELIMIT_SMALL_COUNT - drip : 0;
+}
+
+
 uint64_t
 ratelimit_slot_most(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule)
 {
-    uint64_t  drip;
+    if (table->nblocks == 0) {
+        return ratelimit_slot_small(&table->shape, rule);
+    }
 
     if (table->shape.algorithm == RATELIMIT_SLIDING_LOG) {
         return table->shape.ring - 1;
     }
 
-    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW) {
-
-        if (table->nblocks) {
-            return table->shape.width == sizeof(uint16_t) ? UINT16_MAX
-                                                          : UINT32_MAX;
-        }
-
-        return RATELIMIT_SMALL_WINDOW;
+    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW
+        && table->shape.width == sizeof(uint16_t))
+    {
+        return UINT16_MAX;
     }
 
-    if (table->nblocks) {
-        return UINT64_MAX;
-    }
-
-    /* a bucket counts also what drips back, for at most three periods */
-
-    drip = rule->limit * (3 + rule->wait / rule->period);
-
-    return drip < RATELIMIT_SMALL_COUNT ? RATELIMIT_SMALL_COUNT - drip : 1;
+    return RATELIMIT_MAX_LIMIT;
 }
 
 

@@ -123,7 +123,9 @@ int ratelimit_slot_in_use(const ratelimit_party_t *party,
     const ratelimit_slot_t *slot);
 
 
-/* the highest ceiling that states of this shape can count up to */
+/* the highest ceiling that a small state, or any state of a table, can count */
+uint64_t ratelimit_slot_small(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule);
 uint64_t ratelimit_slot_most(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule);
 

@@ -468,7 +468,7 @@ model_look(const model_t *m, const ratelimit_clock_t *clock, uint64_t cost,
  * cost that never has room is told to wait for a period at least.
  */
 
-static const char * __attribute__((unused))
+static __attribute__((unused)) const char *
 model_differs(const model_t *m, const ratelimit_verdict_t *v,
     const ratelimit_verdict_t *want, uint64_t cost)
 {

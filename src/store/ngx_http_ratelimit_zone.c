@@ -1,0 +1,192 @@
+
+/*
+ * Zones as the configuration declares and uses them.
+ */
+
+
+#include "store/ngx_http_ratelimit_shm.h"
+
+
+static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone);
+
+
+ngx_int_t
+ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, size_t size, void *tag)
+{
+    ngx_str_t        name;
+    ngx_shm_zone_t  *shm_zone;
+
+    ngx_str_set(&name, "ratelimit_lifelines");
+
+    shm_zone = ngx_shared_memory_add(cf, &name,
+                                     ratelimit_lifelines_size()
+                                     + 8 * ngx_pagesize,
+                                     tag);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_ratelimit_shm_init_lifelines;
+    zone->lifelines = shm_zone;
+
+    shm_zone = ngx_shared_memory_add(cf, &zone->name, size, tag);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (shm_zone->data) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "duplicate zone \"%V\"", &zone->name);
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_ratelimit_shm_init_zone;
+    shm_zone->data = zone;
+
+    zone->shm_zone = shm_zone;
+    zone->store = &ngx_http_ratelimit_shm_store;
+    zone->pool = cf->pool;
+    zone->file = cf->conf_file->file.name;
+    zone->line = cf->conf_file->line;
+
+    return ngx_array_init(&zone->uses, cf->pool, 4,
+                          sizeof(ngx_http_ratelimit_use_t *));
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
+{
+    ngx_http_ratelimit_use_t  **slot;
+
+    slot = ngx_array_push(&use->zone->uses);
+    if (slot == NULL) {
+        return NGX_ERROR;
+    }
+
+    *slot = use;
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_store_finish(ngx_conf_t *cf)
+{
+    ngx_uint_t                   i;
+    ngx_array_t                 *zones;
+    ngx_http_ratelimit_zone_t  **zone;
+
+    zones = ngx_http_ratelimit_zones(cf->cycle, cf->temp_pool);
+    if (zones == NULL) {
+        return NGX_ERROR;
+    }
+
+    zone = zones->elts;
+
+    for (i = 0; i < zones->nelts; i++) {
+
+        if (ngx_http_ratelimit_zone_layout(cf, zone[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        if (ngx_http_ratelimit_reload_find(cf, zone[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+/* all zones of a configuration: they are known by their init handler */
+
+ngx_array_t *
+ngx_http_ratelimit_zones(ngx_cycle_t *cycle, ngx_pool_t *pool)
+{
+    ngx_uint_t                   i;
+    ngx_array_t                 *zones;
+    ngx_list_part_t             *part;
+    ngx_shm_zone_t              *shm_zone;
+    ngx_http_ratelimit_zone_t  **zone;
+
+    zones = ngx_array_create(pool, 4, sizeof(ngx_http_ratelimit_zone_t *));
+    if (zones == NULL) {
+        return NULL;
+    }
+
+    for (part = &cycle->shared_memory.part; part; part = part->next) {
+        shm_zone = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+
+            if (shm_zone[i].init != ngx_http_ratelimit_shm_init_zone) {
+                continue;
+            }
+
+            zone = ngx_array_push(zones);
+            if (zone == NULL) {
+                return NULL;
+            }
+
+            *zone = shm_zone[i].data;
+        }
+    }
+
+    return zones;
+}
+
+
+/*
+ * The memory of a zone is used again on reload only if the layout is the same:
+ * nginx compares names, so the layout becomes part of the name.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
+{
+    u_char                     *p;
+    size_t                      len;
+    ngx_uint_t                  i, k;
+    ratelimit_shape_t          *shape;
+    ngx_http_ratelimit_use_t  **use;
+
+    shape = &zone->shape;
+    use = zone->uses.elts;
+
+    ratelimit_shape_fit(shape, 1);
+
+    for (i = 0; i < zone->uses.nelts; i++) {
+        for (k = 0; k < use[i]->nrules; k++) {
+            ratelimit_table_fit(shape, &use[i]->rules[k]);
+        }
+    }
+
+    if (!ratelimit_table_holds(shape, zone->shm_zone->shm.size
+                                      - ngx_pagesize))
+    {
+        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                      "\"ratelimit_zone\" zone \"%V\" is too small "
+                      "for its rates in %V:%ui",
+                      &zone->name, &zone->file, zone->line);
+        return NGX_ERROR;
+    }
+
+    len = zone->name.len + zone->key_text.len + 5 * (NGX_INT32_LEN + 1) + 1;
+
+    p = ngx_pnalloc(cf->pool, len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    zone->shm_zone->shm.name.data = p;
+    p = ngx_sprintf(p, "%V %d %uD %uD %uD %uD ", &zone->name,
+                    (int) shape->algorithm, shape->buckets, shape->width,
+                    shape->ring, shape->wide);
+    p = ngx_cpymem(p, zone->key_text.data, zone->key_text.len);
+    zone->shm_zone->shm.name.len = p - zone->shm_zone->shm.name.data;
+
+    return NGX_OK;
+}

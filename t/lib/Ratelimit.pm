@@ -1,0 +1,109 @@
+# What every test of the nginx suite needs, before Test::Nginx::Socket starts:
+#
+#     use lib 't/lib';
+#     use Ratelimit;
+#     use Test::Nginx::Socket 'no_plan';
+#
+# The module is loaded, a free port is taken unless one is given, and no block
+# may leave an alert or worse in the error log, unless it says what it allows.
+# A further section, "logged", is described below.
+
+package Ratelimit;
+
+use strict;
+use warnings;
+
+use File::Spec;
+use IO::Socket::INET;
+
+use constant MODULE => 'build/ngx_http_ratelimit_module.so';
+
+
+# below those that the kernel gives to clients
+
+sub free_port {
+    for (1 .. 100) {
+        my $port = 10_000 + int rand 20_000;
+
+        return $port if IO::Socket::INET->new(Listen => 1, ReuseAddr => 1,
+                                              LocalPort => $port);
+    }
+
+    die "no free port: $!";
+}
+
+
+BEGIN {
+    $ENV{TEST_NGINX_LOAD_MODULES} ||= $ENV{RATELIMIT_MODULE}
+                                      || File::Spec->rel2abs(MODULE);
+    $ENV{TEST_NGINX_PORT} ||= $ENV{TEST_NGINX_SERVER_PORT} || free_port();
+
+    # seconds: a busy machine is not a failure
+    $ENV{TEST_NGINX_TIMEOUT} ||= 10;
+
+    # root's workers would be nobody's, who may not read a private clone
+    $ENV{TEST_NGINX_WORKER_USER} ||= 'root' if $> == 0;
+}
+
+use Test::More;
+use Test::Nginx::Socket ();
+use Test::Nginx::Util;
+
+
+add_block_preprocessor(sub {
+    my ($block) = @_;
+
+    if (!defined $block->no_error_log) {
+        $block->set_value(no_error_log => "[emerg]\n[alert]\n[crit]");
+    }
+});
+
+no_long_string();
+
+
+# "--- logged eval [...]" has for each request of a block what the error log
+# says of it above the level of debugging, in the order of the lines: nothing
+# (undef), a pattern, or several ([...])
+
+my ($logged_block, $logged_from) = ('', 0);
+
+Test::Nginx::Socket::add_response_body_check(sub {
+    my ($block, undef, $i) = @_;
+
+    return if !defined $block->logged;
+
+    if ($logged_block ne $block->name) {
+        ($logged_block, $logged_from) = ($block->name, 0);
+    }
+
+    my @lines = lines_from($logged_from);
+    $logged_from += length join '', @lines;
+
+    my $expected = $block->logged->[$i];
+    my @expected = ref $expected eq 'ARRAY' ? @$expected
+                                            : grep { defined } $expected;
+    my @said = grep { /\[(info|notice|warn|error)\] .*, client: / } @lines;
+
+    is(scalar @said, scalar @expected, $block->name . " - lines of request $i")
+        or diag(@said);
+
+    for my $pattern (@expected) {
+        my $line = shift @said // '';
+
+        like($line, ref $pattern ? $pattern : qr/\Q$pattern\E/,
+             $block->name . " - the log of request $i");
+    }
+});
+
+
+sub lines_from {
+    my ($position) = @_;
+
+    open my $log, '<', $Test::Nginx::Util::ErrLogFile or return;
+    seek $log, $position, 0;
+
+    return <$log>;
+}
+
+
+1;
