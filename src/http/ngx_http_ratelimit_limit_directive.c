@@ -18,6 +18,8 @@ static const char *ngx_http_ratelimit_limit_soft(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_limit_cost(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static char *ngx_http_ratelimit_limit_off(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_http_ratelimit_set_t *ngx_http_ratelimit_create_set(
@@ -68,9 +70,9 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
       0, 0, 0 },
 
     { ngx_string("cost="),
-      ngx_http_ratelimit_param_expr,
+      ngx_http_ratelimit_limit_cost,
       offsetof(ngx_http_ratelimit_limit_t, cost),
-      0, 0, 0 },
+      0, RATELIMIT_MAX_LIMIT, 0 },
 
     { ngx_string("if="),
       ngx_http_ratelimit_param_expr,
@@ -167,6 +169,27 @@ ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
 }
 
 
+/* what is no variable can be checked at once */
+
+static const char *
+ngx_http_ratelimit_limit_cost(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    uint64_t     number;
+    const char  *reason;
+
+    if (ngx_strlchr(value->data, value->data + value->len, '$') == NULL) {
+        reason = ngx_http_ratelimit_param_number(cf, param, value, &number);
+
+        if (reason != NULL) {
+            return reason;
+        }
+    }
+
+    return ngx_http_ratelimit_param_expr(cf, param, value, field);
+}
+
+
 static char *
 ngx_http_ratelimit_limit_off(ngx_conf_t *cf,
     ngx_http_ratelimit_loc_conf_t *rlcf)
@@ -189,7 +212,7 @@ static ngx_http_ratelimit_set_t *
 ngx_http_ratelimit_create_set(ngx_conf_t *cf)
 {
     ngx_http_core_loc_conf_t         *clcf;
-    ngx_http_ratelimit_set_t         *set, **setp;
+    ngx_http_ratelimit_set_t        **setp, *set;
     ngx_http_ratelimit_main_conf_t   *rmcf;
 
     set = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_set_t));
@@ -211,6 +234,7 @@ ngx_http_ratelimit_create_set(ngx_conf_t *cf)
     } else if (cf->cmd_type == NGX_HTTP_SRV_CONF) {
         set->server = ngx_http_conf_get_module_srv_conf(cf,
                                                         ngx_http_core_module);
+
     } else {
         ngx_str_set(&set->name, "http");
     }

@@ -16,11 +16,11 @@ char *
 ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
     ngx_http_ratelimit_param_t *params, void *conf)
 {
+    uint64_t                     seen;
     ngx_str_t                   *args, value;
     ngx_uint_t                   i;
     const char                  *reason;
     ngx_http_ratelimit_param_t  *param;
-    uint64_t                     seen;
 
     args = cf->args->elts;
     seen = 0;
@@ -170,6 +170,10 @@ ngx_http_ratelimit_param_name(ngx_conf_t *cf,
 
     if (value->len == 0) {
         return "must not be empty";
+    }
+
+    if (ngx_strlchr(value->data, value->data + value->len, '$') != NULL) {
+        return "must not contain variables";
     }
 
     *name = *value;

@@ -198,6 +198,13 @@ ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
 
     args = cf->args->elts;
 
+    if (args[1].len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid key \"%V\" in \"%V\" directive: "
+                           "must not be empty", &args[1], &args[0]);
+        return NGX_ERROR;
+    }
+
     if (params->name.len == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"%V\" must have \"zone\" parameter", &args[0]);

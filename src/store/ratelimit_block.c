@@ -35,20 +35,6 @@ static int ratelimit_block_holds(const ratelimit_party_t *party,
     const ratelimit_segment_t *segment);
 
 
-/* the number is that of the block + 1: 0 and numbers too large give NULL */
-
-ratelimit_block_t *
-ratelimit_block(const ratelimit_table_t *table, uint64_t number)
-{
-    if (number == 0 || number > table->nblocks) {
-        return NULL;
-    }
-
-    return (ratelimit_block_t *) (table->blocks
-                                  + (number - 1) * table->block_size);
-}
-
-
 /* of a log all but the words that tell its length may stay */
 
 void

@@ -8,15 +8,23 @@
 #include "store/ratelimit_slot.h"
 
 
+static int ratelimit_table_check_one(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_party_t *party);
 static void ratelimit_table_find(ratelimit_place_t *place);
-static int ratelimit_table_refused(ratelimit_item_t *items,
+static inline int ratelimit_table_refused(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock);
+static inline int ratelimit_table_guarded(const ratelimit_place_t *place);
+static int ratelimit_table_refuse(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock);
 static void ratelimit_table_lock(ratelimit_item_t *items,
     ratelimit_party_t *party);
 static int ratelimit_table_lock_once(ratelimit_item_t *items,
     ratelimit_party_t *party);
+static void ratelimit_table_sort(ratelimit_place_t *places, size_t n);
 static int ratelimit_table_before(const ratelimit_place_t *a,
     const ratelimit_place_t *b);
+static inline int ratelimit_table_once(const ratelimit_place_t *places,
+    size_t i);
 static void ratelimit_table_unlock(ratelimit_place_t *places, size_t n);
 static void ratelimit_table_charge(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party);
@@ -32,6 +40,15 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t             i;
     ratelimit_party_t  party;
 
+    party.places = places;
+    party.n = n;
+    party.clock = clock;
+    party.me = me;
+
+    if (n == 1 && places[0].table->older == NULL) {
+        return ratelimit_table_check_one(items, places, &party);
+    }
+
     for (i = 0; i < n; i++) {
         ratelimit_table_place(ratelimit_table_active(places[i].table),
                               &places[i], items[i].rule->period);
@@ -40,11 +57,6 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
     if (ratelimit_table_refused(items, places, n, clock)) {
         return 0;
     }
-
-    party.places = places;
-    party.n = n;
-    party.clock = clock;
-    party.me = me;
 
     ratelimit_table_lock(items, &party);
 
@@ -65,17 +77,58 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
 }
 
 
+/* the same for one limit, which is what most requests have */
+
+static int
+ratelimit_table_check_one(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_party_t *party)
+{
+    int                 allowed;
+    ratelimit_table_t  *table;
+
+    table = place->table;
+
+    ratelimit_table_place(table, place, item->rule->period);
+
+    if (ratelimit_table_refused(item, place, 1, party->clock)) {
+        return 0;
+    }
+
+    ratelimit_lock(&place->segment->lock, party->me, table->lifelines);
+
+    ratelimit_table_find(place);
+
+    item->shape = &table->shape;
+    item->state = ratelimit_slot_state(table, place->slot, place->word);
+
+    table->algorithm->look(item->shape, item->rule, item->state, party->clock,
+                           item->cost, &item->verdict);
+
+    allowed = item->verdict.allowed;
+
+    if (allowed) {
+        ratelimit_table_charge(item, place, party);
+
+    } else {
+        ratelimit_table_mark(item, place, party);
+    }
+
+    ratelimit_unlock(&place->segment->lock);
+
+    return allowed;
+}
+
+
 /*
  * An offender is refused again by reading alone: workers do not wait for one
  * another, and no memory changes hands.
  */
 
-static int
+static inline int
 ratelimit_table_refused(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock)
 {
-    size_t    i, guarded;
-    uint64_t  guard;
+    size_t  i, guarded;
 
     guarded = 0;
 
@@ -89,15 +142,26 @@ ratelimit_table_refused(ratelimit_item_t *items, ratelimit_place_t *places,
 
         places[i].slot = ratelimit_slot_find(&places[i]);
 
-        if (places[i].slot) {
-            guard = places[i].slot->id & RATELIMIT_GUARD;
-            guarded += (guard == RATELIMIT_GUARD_REFUSED);
-        }
+        guarded += ratelimit_table_guarded(&places[i]);
     }
 
-    if (guarded == 0) {
-        return 0;
-    }
+    return guarded && ratelimit_table_refuse(items, places, n, clock);
+}
+
+
+static inline int
+ratelimit_table_guarded(const ratelimit_place_t *place)
+{
+    return place->slot
+           && (place->slot->id & RATELIMIT_GUARD) == RATELIMIT_GUARD_REFUSED;
+}
+
+
+static int
+ratelimit_table_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock)
+{
+    size_t  i;
 
     for (i = 0; i < n; i++) {
         items[i].shape = &places[i].active->shape;
@@ -117,12 +181,12 @@ ratelimit_table_refused(ratelimit_item_t *items, ratelimit_place_t *places,
             return 0;
         }
 
-        if (!items[i].verdict.allowed && places[i].slot) {
-            guard = places[i].slot->id & RATELIMIT_GUARD;
+        /* who is refused for the first time is to be marked */
 
-            if (guard != RATELIMIT_GUARD_REFUSED) {
-                return 0;
-            }
+        if (!items[i].verdict.allowed && places[i].slot
+            && !ratelimit_table_guarded(&places[i]))
+        {
+            return 0;
         }
     }
 
@@ -162,22 +226,58 @@ ratelimit_table_lock(ratelimit_item_t *items, ratelimit_party_t *party)
 }
 
 
-/*
- * Segments are locked in one order by all, each once.  Returns 0 if a table
- * was sealed meanwhile.
- */
+/* returns 0 if a table was sealed meanwhile */
 
 static int
 ratelimit_table_lock_once(ratelimit_item_t *items, ratelimit_party_t *party)
 {
-    size_t                i, k, n;
-    ratelimit_place_t    *places;
-    ratelimit_segment_t  *last;
+    size_t              i, n;
+    ratelimit_place_t  *places;
 
     n = party->n;
     places = party->places;
+    places[0].order = 0;
+
+    if (n > 1) {
+        ratelimit_table_sort(places, n);
+    }
 
     for (i = 0; i < n; i++) {
+        if (ratelimit_table_once(places, i)) {
+            ratelimit_lock(&places[places[i].order].segment->lock, party->me,
+                           places[i].table->lifelines);
+        }
+    }
+
+    for (i = 0; i < n; i++) {
+        if (ratelimit_table_active(places[i].table) != places[i].active) {
+            break;
+        }
+    }
+
+    if (i == n) {
+        return 1;
+    }
+
+    ratelimit_table_unlock(places, n);
+
+    for (i = 0; i < n; i++) {
+        ratelimit_table_place(ratelimit_table_active(places[i].table),
+                              &places[i], items[i].rule->period);
+    }
+
+    return 0;
+}
+
+
+/* the order in which all processes lock segments */
+
+static void
+ratelimit_table_sort(ratelimit_place_t *places, size_t n)
+{
+    size_t  i, k;
+
+    for (i = 1; i < n; i++) {
 
         for (k = i; k > 0; k--) {
             if (!ratelimit_table_before(&places[i],
@@ -191,36 +291,6 @@ ratelimit_table_lock_once(ratelimit_item_t *items, ratelimit_party_t *party)
 
         places[k].order = i;
     }
-
-    last = NULL;
-
-    for (i = 0; i < n; i++) {
-        k = places[i].order;
-
-        if (places[k].segment != last) {
-            last = places[k].segment;
-            ratelimit_lock(&last->lock, party->me,
-                           places[k].active->lifelines);
-        }
-    }
-
-    for (i = 0; i < n; i++) {
-
-        if (places[i].table->older
-            && ratelimit_table_active(places[i].table) != places[i].active)
-        {
-            ratelimit_table_unlock(places, n);
-
-            for (i = 0; i < n; i++) {
-                ratelimit_table_place(ratelimit_table_active(places[i].table),
-                                      &places[i], items[i].rule->period);
-            }
-
-            return 0;
-        }
-    }
-
-    return 1;
 }
 
 
@@ -244,18 +314,25 @@ ratelimit_table_before(const ratelimit_place_t *a, const ratelimit_place_t *b)
 }
 
 
+/* whether the i'th segment in order is another one than that before it */
+
+static inline int
+ratelimit_table_once(const ratelimit_place_t *places, size_t i)
+{
+    return i == 0
+           || places[places[i].order].segment
+              != places[places[i - 1].order].segment;
+}
+
+
 static void
 ratelimit_table_unlock(ratelimit_place_t *places, size_t n)
 {
-    size_t                i;
-    ratelimit_segment_t  *last;
-
-    last = NULL;
+    size_t  i;
 
     for (i = 0; i < n; i++) {
-        if (places[places[i].order].segment != last) {
-            last = places[places[i].order].segment;
-            ratelimit_unlock(&last->lock);
+        if (ratelimit_table_once(places, i)) {
+            ratelimit_unlock(&places[places[i].order].segment->lock);
         }
     }
 }

@@ -12,8 +12,6 @@
 /* empty slots of a bucket that are kept for keys that need them more */
 #define RATELIMIT_NEARLY_FULL   3
 
-#define RATELIMIT_SMALL_COUNT   ((1ULL << RATELIMIT_SMALL_COUNT_BITS) - 1)
-#define RATELIMIT_SMALL_WINDOW  ((1ULL << RATELIMIT_SMALL_WINDOW_BITS) - 1)
 
 
 static uint64_t ratelimit_slot_age(const ratelimit_table_t *table,
@@ -25,133 +23,9 @@ static ratelimit_slot_t *ratelimit_slot_make_room(ratelimit_place_t *place,
 static void ratelimit_slot_forget_use(ratelimit_slot_t *bucket);
 
 
-/* a state never seen, as large as any algorithm looks at */
+/* as large as any algorithm looks at */
 
-static const ratelimit_state_t  ratelimit_slot_nothing[
-    1 + (RATELIMIT_MAX_BUCKETS + 2) * sizeof(uint32_t)
-        / sizeof(ratelimit_state_t)];
-
-
-ratelimit_slot_t *
-ratelimit_slot_find(const ratelimit_place_t *place)
-{
-    unsigned           i, k;
-    ratelimit_slot_t  *bucket;
-
-    for (k = 0; k < 2; k++) {
-        bucket = place->bucket[k];
-
-        for (i = 0; i < RATELIMIT_WAYS; i++) {
-            if ((__atomic_load_n(&bucket[i].id, __ATOMIC_RELAXED)
-                 & RATELIMIT_FINGERPRINT)
-                == place->fingerprint)
-            {
-                return &bucket[i];
-            }
-        }
-    }
-
-    return NULL;
-}
-
-
-ratelimit_state_t *
-ratelimit_slot_state(const ratelimit_table_t *table,
-    const ratelimit_slot_t *slot, ratelimit_state_t *words)
-{
-    uint64_t            word;
-    ratelimit_block_t  *block;
-
-    if (table->nblocks) {
-        block = NULL;
-
-        if (slot) {
-            block = ratelimit_block(table,
-                                    __atomic_load_n(&slot->word,
-                                                    __ATOMIC_RELAXED));
-        }
-
-        return block ? block->state
-                     : (ratelimit_state_t *) ratelimit_slot_nothing;
-    }
-
-    word = slot ? __atomic_load_n(&slot->word, __ATOMIC_RELAXED) : 0;
-
-    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW) {
-        uint32_t  count[2];
-
-        count[0] = (word >> RATELIMIT_SMALL_WINDOW_BITS)
-                   & RATELIMIT_SMALL_WINDOW;
-        count[1] = word & RATELIMIT_SMALL_WINDOW;
-
-        words[0] = word >> (2 * RATELIMIT_SMALL_WINDOW_BITS);
-        memcpy(&words[1], count, sizeof(count));
-
-    } else {
-        words[0] = (word >> RATELIMIT_SMALL_COUNT_BITS) * RATELIMIT_SMALL_TICK;
-        words[1] = word & RATELIMIT_SMALL_COUNT;
-    }
-
-    return words;
-}
-
-
-void
-ratelimit_slot_pack(const ratelimit_table_t *table, ratelimit_slot_t *slot,
-    const ratelimit_state_t *words)
-{
-    uint32_t  count[2];
-    uint64_t  word, low;
-
-    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW) {
-        memcpy(count, &words[1], sizeof(count));
-
-        word = words[0];
-        low = count[0];
-        word = (word << RATELIMIT_SMALL_WINDOW_BITS)
-               | (low < RATELIMIT_SMALL_WINDOW ? low : RATELIMIT_SMALL_WINDOW);
-        low = count[1];
-        word = (word << RATELIMIT_SMALL_WINDOW_BITS)
-               | (low < RATELIMIT_SMALL_WINDOW ? low : RATELIMIT_SMALL_WINDOW);
-
-    } else {
-        word = (words[0] + RATELIMIT_SMALL_TICK - 1) / RATELIMIT_SMALL_TICK;
-        low = words[1];
-        word = (word << RATELIMIT_SMALL_COUNT_BITS)
-               | (low < RATELIMIT_SMALL_COUNT ? low : RATELIMIT_SMALL_COUNT);
-    }
-
-    __atomic_store_n(&slot->word, word, __ATOMIC_RELAXED);
-}
-
-
-void
-ratelimit_slot_guard(ratelimit_slot_t *slot, uint64_t guard)
-{
-    uint64_t  id;
-
-    id = (slot->id & ~RATELIMIT_GUARD) | guard;
-
-    if (slot->id != id) {
-        __atomic_store_n(&slot->id, id, __ATOMIC_RELAXED);
-    }
-}
-
-
-/* a new slot becomes visible; an old one's class changes when rules change */
-
-void
-ratelimit_slot_name(ratelimit_place_t *place, uint32_t class, uint64_t guard)
-{
-    uint64_t  id;
-
-    id = place->fingerprint | ((uint64_t) class << RATELIMIT_CLASS_SHIFT)
-         | guard;
-
-    if (place->slot->id != id) {
-        __atomic_store_n(&place->slot->id, id, __ATOMIC_RELEASE);
-    }
-}
+const ratelimit_state_t  ratelimit_slot_nothing[RATELIMIT_NOTHING];
 
 
 /* a bucket counts also what drips back, for at most three periods */

@@ -14,6 +14,8 @@
 #define _RATELIMIT_SLOT_H_INCLUDED_
 
 
+#include <string.h>
+
 #include "store/ratelimit_table.h"
 
 
@@ -32,6 +34,12 @@
 #define RATELIMIT_SMALL_COUNT_BITS   26
 #define RATELIMIT_SMALL_WINDOW_BITS  18
 #define RATELIMIT_SMALL_TICK         1000    /* us */
+
+#define RATELIMIT_SMALL_COUNT        ((1ULL << RATELIMIT_SMALL_COUNT_BITS) - 1)
+#define RATELIMIT_SMALL_WINDOW       ((1ULL << RATELIMIT_SMALL_WINDOW_BITS) - 1)
+
+/* words of the largest state but a log's, of which two are looked at */
+#define RATELIMIT_NOTHING            (2 + RATELIMIT_MAX_BUCKETS / 2)
 
 
 typedef struct {
@@ -90,23 +98,146 @@ typedef struct {
 } ratelimit_party_t;
 
 
+/* a state never seen */
+extern const ratelimit_state_t  ratelimit_slot_nothing[RATELIMIT_NOTHING];
+
+
+/* the number is that of the block + 1: 0 and numbers too large give NULL */
+
+static inline ratelimit_block_t *
+ratelimit_block(const ratelimit_table_t *table, uint64_t number)
+{
+    if (number == 0 || number > table->nblocks) {
+        return NULL;
+    }
+
+    return (ratelimit_block_t *) (table->blocks
+                                  + (number - 1) * table->block_size);
+}
+
+
+static inline ratelimit_slot_t *
+ratelimit_slot_find(const ratelimit_place_t *place)
+{
+    unsigned           i, k;
+    ratelimit_slot_t  *bucket;
+
+    for (k = 0; k < 2; k++) {
+        bucket = place->bucket[k];
+
+        for (i = 0; i < RATELIMIT_WAYS; i++) {
+            if ((__atomic_load_n(&bucket[i].id, __ATOMIC_RELAXED)
+                 & RATELIMIT_FINGERPRINT)
+                == place->fingerprint)
+            {
+                return &bucket[i];
+            }
+        }
+    }
+
+    return NULL;
+}
+
+
+static inline ratelimit_state_t *
+ratelimit_slot_state(const ratelimit_table_t *table,
+    const ratelimit_slot_t *slot, ratelimit_state_t *words)
+{
+    uint32_t            count[2];
+    uint64_t            word;
+    ratelimit_block_t  *block;
+
+    if (table->nblocks) {
+        block = NULL;
+
+        if (slot) {
+            block = ratelimit_block(table,
+                                    __atomic_load_n(&slot->word,
+                                                    __ATOMIC_RELAXED));
+        }
+
+        return block ? block->state
+                     : (ratelimit_state_t *) ratelimit_slot_nothing;
+    }
+
+    word = slot ? __atomic_load_n(&slot->word, __ATOMIC_RELAXED) : 0;
+
+    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW) {
+        count[0] = (word >> RATELIMIT_SMALL_WINDOW_BITS)
+                   & RATELIMIT_SMALL_WINDOW;
+        count[1] = word & RATELIMIT_SMALL_WINDOW;
+
+        words[0] = word >> (2 * RATELIMIT_SMALL_WINDOW_BITS);
+        memcpy(&words[1], count, sizeof(count));
+
+    } else {
+        words[0] = (word >> RATELIMIT_SMALL_COUNT_BITS) * RATELIMIT_SMALL_TICK;
+        words[1] = word & RATELIMIT_SMALL_COUNT;
+    }
+
+    return words;
+}
+
+
+static inline void
+ratelimit_slot_pack(const ratelimit_table_t *table, ratelimit_slot_t *slot,
+    const ratelimit_state_t *words)
+{
+    uint32_t  count[2];
+    uint64_t  word, low;
+
+    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW) {
+        memcpy(count, &words[1], sizeof(count));
+
+        word = words[0];
+        low = count[0];
+        word = (word << RATELIMIT_SMALL_WINDOW_BITS)
+               | (low < RATELIMIT_SMALL_WINDOW ? low : RATELIMIT_SMALL_WINDOW);
+        low = count[1];
+        word = (word << RATELIMIT_SMALL_WINDOW_BITS)
+               | (low < RATELIMIT_SMALL_WINDOW ? low : RATELIMIT_SMALL_WINDOW);
+
+    } else {
+        word = (words[0] + RATELIMIT_SMALL_TICK - 1) / RATELIMIT_SMALL_TICK;
+        low = words[1];
+        word = (word << RATELIMIT_SMALL_COUNT_BITS)
+               | (low < RATELIMIT_SMALL_COUNT ? low : RATELIMIT_SMALL_COUNT);
+    }
+
+    __atomic_store_n(&slot->word, word, __ATOMIC_RELAXED);
+}
+
+
+static inline void
+ratelimit_slot_guard(ratelimit_slot_t *slot, uint64_t guard)
+{
+    uint64_t  id;
+
+    id = (slot->id & ~RATELIMIT_GUARD) | guard;
+
+    if (slot->id != id) {
+        __atomic_store_n(&slot->id, id, __ATOMIC_RELAXED);
+    }
+}
+
+
+/* a new slot becomes visible; an old one's class changes when rules change */
+
+static inline void
+ratelimit_slot_name(ratelimit_place_t *place, uint32_t class, uint64_t guard)
+{
+    uint64_t  id;
+
+    id = place->fingerprint | ((uint64_t) class << RATELIMIT_CLASS_SHIFT)
+         | guard;
+
+    if (place->slot->id != id) {
+        __atomic_store_n(&place->slot->id, id, __ATOMIC_RELEASE);
+    }
+}
+
+
 /* ratelimit_slot.c */
-
-ratelimit_slot_t *ratelimit_slot_find(const ratelimit_place_t *place);
-
-/*
- * The state in a slot.  A small one is unpacked into words, a large one is
- * used where it is.  NULL, and a slot whose block is gone, give a state never
- * seen; it must not be written.
- */
-ratelimit_state_t *ratelimit_slot_state(const ratelimit_table_t *table,
-    const ratelimit_slot_t *slot, ratelimit_state_t *words);
-void ratelimit_slot_pack(const ratelimit_table_t *table,
-    ratelimit_slot_t *slot, const ratelimit_state_t *words);
-
-void ratelimit_slot_guard(ratelimit_slot_t *slot, uint64_t guard);
-void ratelimit_slot_name(ratelimit_place_t *place, uint32_t class,
-    uint64_t guard);
 
 /* the time from which on the slot may be used as if it were empty */
 uint64_t ratelimit_slot_expires(const ratelimit_table_t *table,
@@ -122,7 +253,6 @@ void ratelimit_slot_reserve(ratelimit_place_t *place,
 int ratelimit_slot_in_use(const ratelimit_party_t *party,
     const ratelimit_slot_t *slot);
 
-
 /* the highest ceiling that a small state, or any state of a table, can count */
 uint64_t ratelimit_slot_small(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule);
@@ -131,9 +261,6 @@ uint64_t ratelimit_slot_most(const ratelimit_table_t *table,
 
 
 /* ratelimit_block.c */
-
-ratelimit_block_t *ratelimit_block(const ratelimit_table_t *table,
-    uint64_t number);
 
 void ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number);
 
@@ -151,7 +278,6 @@ void ratelimit_table_place(ratelimit_table_t *active, ratelimit_place_t *place,
 /* the segment that a slot belongs to */
 ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot);
-
 
 void ratelimit_table_note_eviction(ratelimit_table_t *table);
 

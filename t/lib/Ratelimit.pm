@@ -38,8 +38,10 @@ BEGIN {
                                       || File::Spec->rel2abs(MODULE);
     $ENV{TEST_NGINX_PORT} ||= $ENV{TEST_NGINX_SERVER_PORT} || free_port();
 
-    # seconds: a busy machine is not a failure
+    # seconds: a busy machine is not a failure, and what is looked for in the
+    # log is there before the response
     $ENV{TEST_NGINX_TIMEOUT} ||= 10;
+    $ENV{TEST_NGINX_SLEEP} ||= 0.005;
 
     # root's workers would be nobody's, who may not read a private clone
     $ENV{TEST_NGINX_WORKER_USER} ||= 'root' if $> == 0;

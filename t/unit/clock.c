@@ -34,6 +34,7 @@ enum {
     CLOCK_RETRY,
     CLOCK_HARM,
     CLOCK_ONCE,
+    CLOCK_REFUND,
     CLOCK_ALL
 };
 
@@ -44,6 +45,7 @@ static property_t  clock_properties[CLOCK_ALL] = {
     { "back: retry is exact to the microsecond", 0, 0 },
     { "back: nobody is locked out", 0, 0 },
     { "back: rebased by one charge, the verdict stays", 0, 0 },
+    { "back: a refund restores", 0, 0 },
 };
 
 
@@ -53,6 +55,8 @@ static void clock_rebase(world_t *w, uint64_t cost,
     const ratelimit_verdict_t *v);
 static void clock_verdict(world_t *w, uint64_t cost,
     const ratelimit_verdict_t *v, int rebase);
+static void clock_refund(world_t *w, uint64_t cost,
+    const ratelimit_verdict_t *v);
 static void clock_admit(clock_run_t *run, uint64_t cost);
 static void clock_move(clock_run_t *run, const ratelimit_verdict_t *v);
 static uint64_t clock_grain(const world_t *w);
@@ -143,6 +147,25 @@ clock_rebase(world_t *w, uint64_t cost, const ratelimit_verdict_t *v)
                    && again.remaining == v->remaining
                    && again.retry_after == v->retry_after
                    && again.reset_after == v->reset_after, "differs");
+}
+
+
+/* charged and given back at once, on a copy: as if it had not been */
+
+static void
+clock_refund(world_t *w, uint64_t cost, const ratelimit_verdict_t *v)
+{
+    memcpy(w->scratch, w->state, w->size);
+
+    world_charge(w, w->scratch, cost);
+    world_refund(w, w->scratch, v->stamp, cost);
+
+    property_check(&clock_properties[CLOCK_REFUND], w,
+                   world_same(w, w->scratch, w->state, 0, cost)
+                   && world_same(w, w->scratch, w->state,
+                                 random_below(2 * w->rule.period),
+                                 world_random_cost(&w->rule)),
+                   "differs");
 }
 
 
@@ -245,6 +268,10 @@ clock_step(clock_run_t *run, ratelimit_verdict_t *v)
     if (!v->allowed) {
         property_check(&clock_properties[CLOCK_RETRY], w,
                        world_retry_exact(w, v, cost), "not exact");
+    }
+
+    if (v->allowed && cost) {
+        clock_refund(w, cost, v);
     }
 
     if (v->allowed && random_percent(85)) {

@@ -1,0 +1,742 @@
+#!/usr/bin/perl
+
+# What README.md and docs/ say is so: every example is accepted by nginx, every
+# directive, parameter, variable and status is documented and every documented
+# one exists, log lines are those of the source, links lead somewhere.
+#
+# An example that is a part of a configuration is completed by what it stands
+# in, and by zones and an upstream that it uses and does not declare.
+
+use strict;
+use warnings;
+
+use Cwd qw(getcwd);
+use File::Temp qw(tempdir);
+use Test::More;
+
+BAIL_OUT('run me from the root of the repository') if !-f 'config';
+
+my $root = getcwd();
+my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
+my $module = $ENV{RATELIMIT_MODULE}
+             || "$root/build/ngx_http_ratelimit_module.so";
+
+$ENV{PATH} .= ':/usr/sbin:/sbin';
+$ENV{LC_ALL} = 'C';
+
+my @pages = ('README.md', sort(glob('docs/*.md')));
+my @examples = sort(glob('docs/examples/*.conf'));
+
+my %text = map { $_ => slurp($_) } @pages;
+my %source = source();
+my $sections = sections($text{'docs/directives.md'});
+
+BAIL_OUT("$module is missing: make") if !-f $module;
+
+
+subtest 'the checks can fail' => \&self_test;
+
+subtest 'the source is read' => sub {
+    cmp_ok(scalar keys %{$source{commands}}, '>=', 9, 'directives');
+    cmp_ok(scalar keys %{$source{variables}}, '>=', 8, 'variables');
+    cmp_ok(scalar @{$source{algorithms}}, '==', 5, 'algorithms');
+    cmp_ok(scalar @{$source{statuses}}, '>=', 8, 'statuses');
+    cmp_ok(scalar @{$source{params}{ratelimit_zone}}, '>=', 5, 'of a zone');
+    cmp_ok(scalar @{$source{params}{ratelimit}}, '>=', 10, 'of a limit');
+};
+
+subtest 'examples' => sub {
+    for my $page (@pages) {
+        for my $block (blocks($text{$page}, 'nginx')) {
+            my ($line, $code) = @$block;
+
+            clean("$page:$line", check_conf($code));
+            clean("$page:$line, addresses", check_addresses($code));
+        }
+    }
+
+    for my $file (@examples) {
+        clean($file, check_conf(slurp($file), 'http'));
+        clean("$file, addresses", check_addresses(slurp($file)));
+    }
+};
+
+subtest 'directives' => sub {
+    clean('docs/directives.md', check_sections($sections));
+    clean("$_, Default", check_default($sections->{$_}{default}))
+        for sort keys %$sections;
+    clean('README.md', check_table($text{'README.md'}));
+};
+
+subtest 'words' => sub {
+    clean($_, check_words($text{$_})) for @pages;
+    clean($_, check_words(slurp($_))) for @examples;
+};
+
+subtest 'variables and statuses' => sub {
+    clean('docs/directives.md', check_variables($text{'docs/directives.md'}));
+};
+
+subtest 'algorithms' => sub {
+    clean('docs/algorithms.md', check_algorithms($text{'docs/algorithms.md'}));
+};
+
+subtest 'log lines' => sub {
+    my $n = 0;
+
+    for my $page (@pages) {
+        for my $line (log_lines($text{$page})) {
+            clean("$page: $line", check_log_line($line));
+            $n++;
+        }
+    }
+
+    cmp_ok($n, '>=', 6, 'there are some');
+};
+
+subtest 'links' => sub {
+    clean($_, check_links($_, $text{$_})) for @pages;
+};
+
+subtest 'make' => sub {
+    clean($_, check_targets($text{$_})) for @pages;
+};
+
+subtest 'text' => sub {
+    clean($_, check_text($text{$_})) for @pages;
+};
+
+done_testing();
+
+
+# each check is shown an error that it must find
+
+sub self_test {
+    my $fails = sub {
+        my ($name, $findings, $reason) = @_;
+
+        like(join("\n", @$findings), $reason || qr/./, $name);
+    };
+
+    my $fine = sub { is_deeply($_[1], [], $_[0]) };
+
+    my $limit = "location / {\n    ratelimit  zone=ip  PARAMETER;\n}\n";
+
+    $fine->('a location', [check_conf($limit =~ s/PARAMETER/soft=5%/r)]);
+    $fails->('parameter', [check_conf($limit =~ s/PARAMETER/so=5%/r)],
+             qr/invalid parameter "so=5%"/);
+    $fails->('directive', [check_conf("ratelimit_no  on;\n")],
+             qr/unknown directive "ratelimit_no"/);
+    $fails->('variable', [check_conf("set  \$a  \$ratelimit_no;\n")],
+             qr/unknown "ratelimit_no" variable/);
+    $fails->('a warning', [check_conf("ratelimit  zone=ip;\nreturn  200;\n")],
+             qr/\[warn\].*never reached/);
+
+    $fails->('address', [check_addresses("proxy_pass http://10.0.0.1;\n")]);
+    $fails->('listen', [check_addresses("listen  80;\n")]);
+
+    my %some = %$sections;
+    delete $some{ratelimit_body};
+    $fails->('directive without section', [check_sections(\%some)]);
+
+    %some = (%$sections, ratelimit_no => $sections->{ratelimit_body});
+    $fails->('section without directive', [check_sections(\%some)]);
+
+    for ([qw(ratelimit syntax soft=), 'parameter'],
+         [qw(ratelimit_zone syntax buckets=), 'parameter of a zone'],
+         [qw(ratelimit_zone syntax fixed_window), 'algorithm'],
+         [qw(ratelimit_headers syntax ietf), 'word'],
+         [qw(ratelimit_log_level syntax notice), 'level'],
+         [qw(ratelimit context server), 'context'],
+         [qw(ratelimit body `cost`), 'description'])
+    {
+        my ($name, $part, $word, $what) = @$_;
+        my %section = %{$sections->{$name}};
+
+        $section{$part} =~ s/\Q$word\E//g;
+        $fails->("$what without documentation",
+                 [check_sections({%$sections, $name => \%section})]);
+    }
+
+    for (['ratelimit', 'count=code'], ['ratelimit', 'after_auth'],
+         ['ratelimit_body', 'html'])
+    {
+        my ($name, $word) = @$_;
+        my %section = %{$sections->{$name}};
+
+        $section{syntax} =~ s/;/ [$word];/;
+        $fails->("documentation without $word",
+                 [check_sections({%$sections, $name => \%section})],
+                 qr/does not exist/);
+    }
+
+    $fails->('default', [check_default('ratelimit_status 42;')]);
+    $fine->('no default', [check_default("\x{2014}")]);
+
+    my $readme = $text{'README.md'};
+
+    $fails->('missing in the table',
+             [check_table($readme =~ s/^\| \[ratelimit_body.*\n//mr)]);
+    $fails->('unknown in the table',
+             [check_table($readme =~ s/\[ratelimit_body\]/[ratelimit_no]/r)]);
+    $fails->('wrong default in the table',
+             [check_table($readme =~ s/\| `429` \|/| `503` |/r)]);
+
+    $fails->('unknown word', [check_words('see `ratelimit_redis`')]);
+    $fine->('known words', [check_words('`ratelimit_zone` $ratelimit_zone')]);
+    $fails->('unknown variable', [check_words('$ratelimit_no')]);
+
+    my $directives = $text{'docs/directives.md'};
+
+    $fails->('variable without documentation',
+             [check_variables($directives =~ s/^- `\$ratelimit_reset`//mr)]);
+    $fails->('status without documentation',
+             [check_variables($directives =~ s/`SOFT`/x/gr)]);
+    $fails->('unknown status',
+             [check_variables($directives =~ s/`SOFT`/`ELASTIC`/r)]);
+
+    $fails->('algorithm without documentation', [check_algorithms(
+             $text{'docs/algorithms.md'} =~ s/^## sliding_log$//mr)]);
+
+    $fails->('log line', [check_log_line('limiting request by zone "ip"')]);
+
+    $fails->('link', [check_links('README.md', '[x](docs/no.md)')]);
+    $fails->('anchor',
+             [check_links('README.md', '[x](docs/directives.md#no)')]);
+    $fails->('anchor of the page', [check_links('README.md', '[x](#no)')]);
+    $fine->('links', [check_links('README.md', '[x](docs/directives.md'
+                                  . '#embedded-variables) [y](LICENSE)')]);
+
+    $fails->('target', [check_targets('`make nothing`')]);
+    $fails->('trailing blank', [check_text("a \n")]);
+    $fails->('long line', [check_text(('a ' x 45) . "b\n")]);
+}
+
+
+sub clean {
+    my ($name, @findings) = @_;
+
+    ok(!@findings, $name) or diag(join "\n", @findings);
+}
+
+
+# what the source has
+
+sub source {
+    my %found;
+
+    my $main = slurp('ngx_http_ratelimit_module.c');
+    my $http = join '', map { slurp($_) } sort(glob('src/http/*.c'));
+    my $core = join '', map { slurp($_) } sort(glob('src/core/*.c'));
+    my $store = join '', map { slurp($_) } sort(glob('src/store/*.c'));
+
+    my ($commands) = $main =~ /^static ngx_command_t .*?\{\n(.*?)^\};/ms;
+
+    while ($commands =~ /\{ ngx_string\("(\w+)"\),\s*([^,]+),(.*?)\}/sg) {
+        my ($name, $flags, $rest) = ($1, $2, $3);
+
+        $found{commands}{$name} = [
+            $flags =~ /HTTP_MAIN_CONF/ ? 'http' : (),
+            $flags =~ /HTTP_SRV_CONF/ ? 'server' : (),
+            $flags =~ /HTTP_LOC_CONF/ ? 'location' : (),
+        ];
+
+        $found{params}{$name} = strings($http, $1) if $rest =~ /&(\w+) $/;
+        $found{params}{$name} = [qw(on off)] if $flags =~ /CONF_FLAG/;
+    }
+
+    $found{params}{ratelimit_headers} =
+        strings($http, 'ngx_http_ratelimit_header_words');
+    $found{params}{ratelimit_zone} =
+        strings($http, 'ngx_http_ratelimit_zone_params');
+    $found{params}{ratelimit} =
+        [@{strings($http, 'ngx_http_ratelimit_limit_params')}, 'off'];
+
+    $found{algorithms} =
+        [$core =~ /^const ratelimit_algorithm_t  \w+ = \{\s*"(\w+)"/mg];
+    $found{statuses} = strings($http, 'ngx_http_ratelimit_statuses');
+    $found{variables} = {map { $_ => 1 }
+                         @{strings($http, 'ngx_http_ratelimit_vars')}};
+    $found{messages} = [messages($http . $store)];
+
+    return %found;
+}
+
+
+# the strings of a table
+
+sub strings {
+    my ($code, $table) = @_;
+
+    my ($body) = $code =~ /^[\w ]+  \Q$table\E\[\] = \{\n(.*?)^\};/ms;
+
+    return [defined $body ? $body =~ /ngx_string\("([^"]+)"\)/g : ()];
+}
+
+
+# what is logged, as patterns
+
+sub messages {
+    my ($code) = @_;
+
+    $code =~ s/"\s*\n\s*"//g;
+
+    return map { pattern($_) }
+           $code =~ /ngx_(?:conf_)?log_error\([^"]*"((?:[^"\\]|\\.)*)"/g;
+}
+
+
+sub pattern {
+    my ($format) = @_;
+
+    my %pattern = ('%s' => '(?:, dry run)?', '%V' => '[^"]+');
+
+    return join '', map {
+        !/^%/ ? quotemeta(s/\\"/"/gr) : $pattern{$_} || '\d+'
+    } split /(%\d*(?:u[a-zA-Z]|[a-zA-Z]))/, $format;
+}
+
+
+# what the pages have
+
+# [first line, text] of each block of a language
+
+sub blocks {
+    my ($text, $language) = @_;
+
+    my @blocks;
+
+    while ($text =~ /^```\Q$language\E\n(.*?)^```$/msg) {
+        my $code = $1;
+
+        push @blocks, [1 + (substr($text, 0, $-[1]) =~ tr/\n//), $code];
+    }
+
+    return @blocks;
+}
+
+
+# syntax, default, context and text of each directive
+
+sub sections {
+    my ($text) = @_;
+
+    my %found;
+
+    while ($text =~ /^[#]{2} [ ] (\w+) \n+ ```text\n
+                     Syntax:  (.*?) ^Default: (.*?) ^Context: (.*?) ^```$
+                     (.*?) (?=^[#]{2} [ ] | \z)/msxg)
+    {
+        my ($name, @parts) = ($1, $2, $3, $4, $5);
+
+        @{$found{$name}}{qw(syntax default context body)} =
+            map { trim($_) } @parts;
+    }
+
+    return \%found;
+}
+
+
+# a block of text that begins as a log line does: its lines
+
+sub log_lines {
+    my ($text) = @_;
+
+    my @lines = map { split /\n/, $_->[1] } blocks($text, 'text');
+
+    return grep { /^(?:"ratelimit" |ratelimit |limiting |delaying )/ } @lines;
+}
+
+
+# checks: each returns what it finds
+
+sub check_conf {
+    my ($code, $level) = @_;
+
+    my $conf = complete($code, $level || level($code));
+    my $dir = tempdir(CLEANUP => 1);
+
+    mkdir "$dir/logs";
+    spew("$dir/nginx.conf", $conf);
+
+    my $output = qx($nginx -t -e stderr -p $dir -c $dir/nginx.conf 2>&1);
+    my $rc = $?;
+
+    return grep { $rc || /\[\w+\]/ } split /\n/, $output;
+}
+
+
+# where an example would stand
+
+sub level {
+    my ($code) = @_;
+
+    return 'main' if $code =~ /^http \{/m;
+    return 'http' if $code =~ /^(?:server|upstream|map|geo) /m
+                     || $code =~ /^(?:\w+_zone|log_format) /m;
+    return 'server' if $code =~ /^location /m;
+    return 'location';
+}
+
+
+sub complete {
+    my ($code, $level) = @_;
+
+    my $missing = missing($code);
+
+    $code = "location / {\n$code}\n" if $level eq 'location';
+    $code = "server {\nlisten  127.0.0.1:8080;\n$code}\n"
+        if $level =~ /^(?:server|location)$/;
+    $code = "http {\n$code}\n" if $level ne 'main';
+
+    my $temp = join '', map { "${_}_temp_path  temp_$_;\n" }
+                            qw(client_body proxy fastcgi uwsgi scgi);
+
+    $code =~ s/^http \{\n/http {\n$temp$missing/m;
+    $code =~ s/^load_module .*\n//mg;
+    $code = "events {\n}\n$code" if $code !~ /^events /m;
+
+    return "load_module  $module;\npid  nginx.pid;\n$code";
+}
+
+
+# zones and an upstream that an example takes for granted
+
+sub missing {
+    my ($code) = @_;
+
+    my $missing = '';
+    my %declared = map { $_ => 1 } $code =~ /\bzone=(\w+):/g;
+    my %used;
+
+    while ($code =~ /^\s*ratelimit\s([^;]*)zone=(\w+)(?!:)\b([^;]*);/mg) {
+        my ($name, $params) = ($2, "$1 $3");
+
+        $used{$name} ||= '';
+        $used{$name} = 'algorithm=leaky_bucket'
+            if $params =~ /\b(?:burst=|nodelay|delay=)/;
+    }
+
+    for my $name (sort keys %used) {
+        $missing .= "ratelimit_zone  \$ratelimit_client  zone=$name:1m "
+                    . "rate=10r/s  $used{$name};\n" if !$declared{$name};
+    }
+
+    $missing .= "upstream backend {\nserver  127.0.0.1:8081;\n}\n"
+        if $code =~ m{//backend\b} && $code !~ /^\s*upstream backend /m;
+
+    return $missing;
+}
+
+
+sub check_addresses {
+    my ($code) = @_;
+
+    my @findings;
+
+    push @findings, "$1 is not a loopback address"
+        while $code =~ /(?<![\d.])((?!127\.)\d{1,3}(?:\.\d{1,3}){3})/g;
+
+    push @findings, "listen $1 is not a loopback address"
+        while $code =~ /\blisten\s+((?!127\.|\[::1\])\S+);/g;
+
+    return @findings;
+}
+
+
+sub check_sections {
+    my ($sections) = @_;
+
+    my @findings;
+
+    for my $name (sort keys %{$source{commands}}) {
+        my $section = $sections->{$name};
+
+        if (!$section) {
+            push @findings, "$name is not documented";
+            next;
+        }
+
+        my $contexts = join ', ', @{$source{commands}{$name}};
+
+        push @findings, "$name: the context is $contexts"
+            if $section->{context} ne $contexts;
+        push @findings, "$name: the syntax is of another directive"
+            if $section->{syntax} !~ /^\Q$name\E /;
+
+        push @findings, map { "$name: $_" } check_params($name, $section);
+    }
+
+    for my $name (sort keys %$sections) {
+        push @findings, "$name does not exist" if !$source{commands}{$name};
+    }
+
+    for my $algorithm (@{$source{algorithms}}) {
+        push @findings, "ratelimit_zone: $algorithm is not in the syntax"
+            if $sections->{ratelimit_zone}{syntax} !~ /\b$algorithm\b/;
+    }
+
+    return @findings;
+}
+
+
+# parameters in the source, in the syntax, and in the text are the same
+
+sub check_params {
+    my ($name, $section) = @_;
+
+    my @known = @{$source{params}{$name} || []};
+    my (@findings, %seen);
+
+    return if !@known;
+
+    # words that need no description
+    my $plain = qr/^(?:on|off|info|notice|warn|error)$/;
+
+    my %word = map { $_ => 1 } @known, $name, '...';
+
+    $word{$_} = 1 for $name eq 'ratelimit_zone'
+                      ? ('key', @{$source{algorithms}}) : ();
+
+    for my $word (split /[\s\[\]|;]+/, $section->{syntax}) {
+        my ($param) = $word =~ /^(\w+=)/;
+
+        $seen{$word} = 1;
+        $seen{$param} = 1 if defined $param;
+
+        push @findings, "$word does not exist"
+            if !$word{$word} && !(defined $param && $word{$param});
+    }
+
+    for my $word (@known) {
+        my $bare = $word =~ s/=$//r;
+
+        push @findings, "$word is not in the syntax" if !$seen{$word};
+        push @findings, "$word is not described"
+            if $section->{body} !~ /`\Q$bare\E`/ && $word !~ $plain;
+    }
+
+    return @findings;
+}
+
+
+sub check_default {
+    my ($default) = @_;
+
+    return if $default eq "\x{2014}";
+    return 'is not a directive' if $default !~ /^ratelimit.*;$/;
+
+    return check_conf("$default\n");
+}
+
+
+# README's table of directives has all of them, with links and defaults
+
+sub check_table {
+    my ($text) = @_;
+
+    my ($table) = $text =~ /^## Directives\n(.*?)^## /ms;
+    my (@findings, %seen);
+
+    while ($table =~ /^\| \[(\w+)\]\((\S+)\) \| .+ \|(.*)\|$/mg) {
+        my ($name, $link, $default) = ($1, $2, trim($3));
+
+        $seen{$name} = 1;
+
+        if (!$source{commands}{$name}) {
+            push @findings, "$name does not exist";
+            next;
+        }
+
+        push @findings, "$name links to $link"
+            if $link ne "docs/directives.md#$name";
+
+        my $documented = $sections->{$name}{default};
+
+        $documented = $documented =~ /^\w+ (.*);$/ ? "`$1`" : '';
+
+        push @findings, "$name: the default is $documented"
+            if $default ne $documented;
+    }
+
+    push @findings, map { "$_ is not in the table" }
+                    grep { !$seen{$_} } sort keys %{$source{commands}};
+
+    return @findings;
+}
+
+
+# whatever is called ratelimit_... is a directive, or with $ a variable
+
+sub check_words {
+    my ($text) = @_;
+
+    my @findings;
+
+    while ($text =~ /(\$?)(?<![\w\/])(ratelimit_\w+)/g) {
+        my ($sigil, $name) = ($1, $2);
+
+        push @findings, "$sigil$name does not exist"
+            if !$source{$sigil ? 'variables' : 'commands'}{$name};
+    }
+
+    return @findings;
+}
+
+
+sub check_variables {
+    my ($text) = @_;
+
+    my ($section) = $text =~ /^## Embedded variables\n(.*)\z/ms;
+    my %documented = map { $_ => 1 } $section =~ /^- `\$(\w+)`/mg;
+    my (@findings, %seen);
+
+    push @findings, map { "\$$_ is not documented" }
+                    grep { !$documented{$_} } sort keys %{$source{variables}};
+
+    my ($values) = $section =~ /^- `\$ratelimit_status`: (.*?)\n\n/ms;
+    my %statuses = map { $_ => 1 } ($values || '') =~ /`([A-Z_]+)`/g;
+    my %known = map { $_ => 1 } @{$source{statuses}};
+
+    push @findings, map { "status $_ is not documented" }
+                    grep { !$statuses{$_} } sort keys %known;
+    push @findings, map { "status $_ does not exist" }
+                    grep { !$known{$_} } $text =~ /`([A-Z]+(?:_[A-Z]+)*)`/g;
+
+    return grep { !$seen{$_}++ } @findings;
+}
+
+
+sub check_algorithms {
+    my ($text) = @_;
+
+    my %known = map { $_ => 1 } @{$source{algorithms}};
+    my @findings;
+
+    for my $name (sort keys %known) {
+        my ($section) = $text =~ /^## $name\n(.*?)(?=^## |\z)/ms;
+
+        if (!$section) {
+            push @findings, "$name is not documented";
+            next;
+        }
+
+        push @findings, map { "$name: no $_" }
+                        grep { index($section, "**$_.**") < 0 }
+                             ('Promise', 'Worst case', 'Cost');
+    }
+
+    push @findings, map { "$_ does not exist" }
+                    grep { !$known{$_} } $text =~ /^## ([a-z]+_\w+)$/mg;
+
+    return @findings;
+}
+
+
+sub check_log_line {
+    my ($line) = @_;
+
+    return if grep { $line =~ /^(?:$_)$/ } @{$source{messages}};
+    return 'nothing logs this';
+}
+
+
+sub check_links {
+    my ($page, $text) = @_;
+
+    my ($dir) = $page =~ m{^(.*/)};
+    my @findings;
+
+    $text =~ s/^```.*?^```$//msg;
+
+    while ($text =~ /\]\(([^()\s]+)\)/g) {
+        my $link = $1;
+
+        next if $link =~ m{^https://};
+
+        my ($path, $anchor) = split /#/, $link, 2;
+        my $file = $path eq '' ? $page : ($dir || '') . $path;
+
+        if (!-e $file) {
+            push @findings, "$link leads nowhere";
+            next;
+        }
+
+        push @findings, "$link: no such heading"
+            if defined $anchor && !grep { $_ eq $anchor } anchors($file);
+    }
+
+    return @findings;
+}
+
+
+sub anchors {
+    my ($file) = @_;
+
+    my $text = slurp($file);
+
+    $text =~ s/^```.*?^```$//msg;
+
+    return map { lc(s/[^\w\s-]//gr) =~ s/\s/-/gr } $text =~ /^#+ (.*)$/mg;
+}
+
+
+# targets of the Makefile, and of nginx's own
+
+sub check_targets {
+    my ($text) = @_;
+
+    my %known = map { $_ => 1 } slurp('Makefile') =~ /^\.PHONY: (\w+)$/mg;
+    my @findings;
+
+    while ($text =~ /(?:^|`)make ([a-z]\w*)/mg) {
+        push @findings, "make $1: no such target"
+            if !$known{$1} && $1 ne 'modules';
+    }
+
+    return @findings;
+}
+
+
+sub check_text {
+    my ($text) = @_;
+
+    my (@findings, $n);
+
+    for (split /\n/, $text) {
+        $n++;
+
+        push @findings, "$n: trailing blank" if / $/;
+        push @findings, "$n: tab" if /\t/;
+        push @findings, "$n: longer than 80 columns"
+            if length(s/\]\(\S+\)//r) > 80 && !/^\|/;
+    }
+
+    return @findings;
+}
+
+
+sub trim {
+    my ($text) = @_;
+
+    return join ' ', split ' ', $text;
+}
+
+
+sub slurp {
+    my ($file) = @_;
+
+    open my $in, '<:encoding(UTF-8)', $file or BAIL_OUT("$file: $!");
+    local $/;
+
+    return <$in>;
+}
+
+
+sub spew {
+    my ($file, $text) = @_;
+
+    open my $out, '>:encoding(UTF-8)', $file or BAIL_OUT("$file: $!");
+    print $out $text;
+    close $out or BAIL_OUT("$file: $!");
+}

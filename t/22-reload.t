@@ -1,0 +1,516 @@
+#!/usr/bin/perl
+
+# Counters survive a reload under load, whatever of rates, soft, burst and size
+# changed: not one admission too many or too few, also while old workers go on
+# counting.  Another key or algorithm starts the zone anew, and says so.
+
+use strict;
+use warnings;
+
+use List::Util qw(shuffle);
+use Test::More;
+use Time::HiRes qw(time);
+
+use lib 't/lib';
+use Gateway;
+
+use constant WORKERS => 2;
+use constant KEYS => 20;
+
+# far from the end of a window that the wall clock opens
+my ($minutes) = map { $_ / 60 } grep { $_ - time % $_ > 300 } 3600, 3660, 4020;
+
+# what the zone says beside its size, and the limit, for n requests; of each
+# kind of state one, and one for each parameter that may change
+my %kind = (
+    fixed_window => sub { "algorithm=fixed_window rate=$_[0]r/${minutes}m" },
+    sliding_window_1 => sub { "buckets=1 rate=$_[0]r/1h" },
+    sliding_window => sub { "rate=$_[0]r/1h rate=$_[0]r/2h" },
+    sliding_log => sub { "algorithm=sliding_log rate=$_[0]r/1h" },
+    token_bucket => sub { "algorithm=token_bucket capacity=$_[0] rate=1r/d" },
+    leaky_bucket => sub {
+        ('algorithm=leaky_bucket rate=1r/d', 'nodelay burst=' . ($_[0] - 1));
+    },
+);
+
+subtest "$_ under load" => sub { under_load($_) } for sort keys %kind;
+subtest "$_ and an old worker" => sub { old_worker($_) }
+    for qw(fixed_window sliding_window sliding_log);
+subtest 'soft' => \&soft;
+subtest 'two zones' => \&two_zones;
+subtest 'fewer' => \&fewer;
+subtest 'the new size' => \&new_size;
+subtest 'starts anew' => \&anew;
+subtest 'without any zone and back' => \&off_and_on;
+subtest 'a reload that fails' => \&fails;
+
+done_testing();
+
+
+sub zone {
+    my ($kind, $n, $size) = @_;
+
+    my ($zone, $limit) = $kind{$kind}->($n);
+
+    return "ratelimit_zone \$http_x_key zone=z:$size $zone;\n"
+           . Gateway->server('/' => "ratelimit zone=z " . ($limit || '') . ';');
+}
+
+
+sub start {
+    my ($http) = @_;
+
+    return Gateway->start(workers => WORKERS, http => $http);
+}
+
+
+# requests of all keys, so many of each
+
+sub of_each {
+    my ($n) = @_;
+
+    return shuffle(map { (['/', "key $_"]) x $n } 1 .. KEYS);
+}
+
+
+# Reloads with these configurations, one after the other, each when so many
+# requests have been answered, and the former reload is over if it must be.
+
+sub reloads {
+    my ($gateway, $every, $in_a_row, @configs) = @_;
+
+    my $next = $every;
+
+    return sub {
+        my ($answers) = @_;
+
+        return if !@configs || $answers < $next;
+        return if !$in_a_row && !$gateway->reloaded;
+
+        $gateway->hup(shift @configs);
+        $next += $every;
+    };
+}
+
+
+sub add_up {
+    my (@tallies) = @_;
+
+    my %sum;
+
+    for my $tally (@tallies) {
+        for my $key (keys %{$tally->{keys}}) {
+            $sum{$key}{$_} += $tally->{keys}{$key}{$_}
+                for keys %{$tally->{keys}{$key}};
+        }
+    }
+
+    return \%sum;
+}
+
+
+# exactly n of each key were admitted, and others refused
+
+sub exactly {
+    my ($n, $name, @tallies) = @_;
+
+    my $sum = add_up(@tallies);
+    my @wrong = grep { ($sum->{$_}{200} || 0) != $n || !$sum->{$_}{429} }
+                sort keys %$sum;
+
+    is(keys %$sum, KEYS, 'all keys were used');
+
+    ok(!@wrong, $name)
+        or diag(map { ($_, explain($sum->{$_})) } @wrong);
+
+    is(scalar(grep { $_->{hang} } @tallies), 0, 'no hang');
+}
+
+
+sub settle {
+    my ($gateway) = @_;
+
+    Gateway::await(sub { $gateway->settled }, 'old workers to go');
+}
+
+
+sub quiet {
+    my ($gateway) = @_;
+
+    is($gateway->complaints, '', 'nothing to complain about');
+    unlike($gateway->log, qr/starts anew/, 'nothing started anew');
+}
+
+
+# sizes and rates change again and again; the last rate is the one that holds
+
+sub under_load {
+    my ($kind) = @_;
+
+    my @steps = ([100, '1m'], [100, '1m'], [100, '4m'], [120, '4m'],
+                 [120, '512k'], [150, '1m'], [300, '2m'], [300, '256k']);
+
+    for my $in_a_row (0, 1) {
+        my @configs = map { zone($kind, @$_) } @steps;
+        my $gateway = start(shift @configs);
+
+        my $first = $gateway->load(
+            requests => [of_each(600)],
+            tick => reloads($gateway, 1000, $in_a_row, @configs),
+        );
+
+        Gateway::await(sub { $gateway->reloaded }, 'the last reload');
+
+        my $second = $gateway->load(requests => [of_each(310)]);
+
+        settle($gateway);
+
+        my $third = $gateway->load(requests => [of_each(50)]);
+
+        exactly(300, $in_a_row ? 'in a row' : 'one by one', $first, $second,
+                $third);
+        quiet($gateway);
+    }
+}
+
+
+# A request that has begun keeps its worker alive through reloads, and is
+# decided there when it ends, by the limit that its worker knows.
+
+sub old_worker {
+    my ($kind) = @_;
+
+    my $gateway = start(zone($kind, 40, '256k'));
+    my @oldest = map { [map { begin($gateway, "key $_") } 1 .. KEYS] } 1 .. 25;
+    my @tallies = $gateway->load(requests => [of_each(10)]);
+    my @oldest_workers = $gateway->current_workers;
+
+    $gateway->reload(zone($kind, 50, '1m'));
+
+    my @middle = map { begin($gateway, "key $_") } (1 .. KEYS) x 5;
+
+    push @tallies, $gateway->load(requests => [of_each(4)]);
+
+    my @middle_workers = $gateway->current_workers;
+
+    $gateway->reload(zone($kind, 50, '1m'));
+    $gateway->reload(zone($kind, 50, '128k'));
+
+    for (1 .. 4) {
+        push @tallies, finish(\@oldest_workers,
+                              map { @$_ } splice @oldest, 0, 5);
+        push @tallies, $gateway->load(requests => [of_each(1)]);
+    }
+
+    all_admitted(38, '38 of 40 by old and new workers', @tallies);
+
+    push @tallies, finish(\@oldest_workers, map { @$_ } @oldest);
+
+    all_admitted(40, 'not more than 40 by old ones', @tallies);
+
+    Gateway::await(sub { gone($gateway, @oldest_workers) }, 'old workers');
+
+    push @tallies, finish(\@middle_workers, @middle);
+
+    all_admitted(45, 'then more by younger ones', @tallies);
+
+    settle($gateway);
+
+    push @tallies, $gateway->load(requests => [of_each(100)]);
+
+    exactly(50, 'all of them have one count', @tallies);
+    quiet($gateway);
+}
+
+
+sub begin {
+    my ($gateway, $key) = @_;
+
+    my $socket = $gateway->connect or die "connect: $!";
+
+    syswrite $socket, "GET / HTTP/1.1\r\nHost: a\r\nX-Key: $key\r\n";
+
+    return [$socket, $key];
+}
+
+
+# ends requests that were begun, which these workers must answer
+
+sub finish {
+    my ($workers, @begun) = @_;
+
+    my %expected = map { $_ => 1 } @$workers;
+    my (%keys, @others);
+
+    for my $begun (@begun) {
+        my ($socket, $key) = @$begun;
+
+        syswrite $socket, "\r\n";
+
+        local $SIG{ALRM} = sub { die "no answer to a request that was begun" };
+        alarm 20;
+
+        my $answer = do { local $/; <$socket> } // '';
+
+        alarm 0;
+
+        my ($status) = $answer =~ m{^HTTP/1\.1 (\d+)};
+        my ($worker) = $answer =~ /^X-Worker: (\d+)/m;
+
+        $keys{$key}{$status // 'unanswered'}++;
+        push @others, $worker // 'nobody' if !$expected{$worker // 0};
+    }
+
+    is("@others", '', 'by old workers');
+
+    return { keys => \%keys };
+}
+
+
+sub all_admitted {
+    my ($n, $name, @tallies) = @_;
+
+    my $sum = add_up(@tallies);
+
+    is(join(' ', map { $sum->{"key $_"}{200} // 0 } 1 .. KEYS),
+       join(' ', ($n) x KEYS), $name);
+}
+
+
+sub gone {
+    my ($gateway, @workers) = @_;
+
+    my %there = map { $_ => 1 } $gateway->all_workers;
+
+    return !grep { $there{$_} } @workers;
+}
+
+
+sub soft {
+    my ($off, $on) = map { 'ratelimit_zone $http_x_key zone=z:1m rate=100r/1h;'
+                           . Gateway->server('/' => "ratelimit zone=z $_;") }
+                     '', 'soft=50%';
+    my $gateway = start($off);
+    my @tallies;
+
+    push @tallies, $gateway->load(
+        requests => [of_each(200)],
+        tick => reloads($gateway, 300, 0, $off, $on, $on),
+    );
+
+    Gateway::await(sub { $gateway->reloaded }, 'the last reload');
+
+    push @tallies, $gateway->load(requests => [of_each(151)]);
+
+    exactly(150, 'what is soft counts', @tallies);
+
+    $gateway->reload($off);
+
+    push @tallies, $gateway->load(requests => [of_each(10)]);
+
+    exactly(150, 'and when it is hard again nobody gets more', @tallies);
+    quiet($gateway);
+}
+
+
+# all or nothing, where one of two tables is replaced, or both
+
+sub two_zones {
+    my @sizes = (['1m', '1m'], ['2m', '1m'], ['2m', '512k'], ['1m', '1m'],
+                 ['4m', '1m'], ['1m', '2m'], ['2m', '2m'], ['512k', '1m']);
+    my @configs = map { two($_->[0], $_->[1]) } @sizes;
+    my $gateway = Gateway->start(workers => 4, http => shift @configs);
+
+    my $tally = $gateway->load(
+        depth => 4,
+        connections => 64,
+        requests => [shuffle(map { (['/', "key $_"]) x 2000 } 1 .. KEYS)],
+        tick => reloads($gateway, 4000, 0, @configs),
+    );
+
+    settle($gateway);
+
+    exactly(400, 'the smaller limit', $tally,
+            $gateway->load(requests => [of_each(401)]));
+
+    my $rest = $gateway->load(requests => [
+        shuffle(map { (['/large', "key $_"]) x 150 } 1 .. KEYS)
+    ]);
+
+    exactly(100, 'what is left of the larger one', $rest);
+    quiet($gateway);
+}
+
+
+sub two {
+    my ($a, $b) = @_;
+
+    return "ratelimit_zone \$http_x_key zone=a:$a rate=400r/1h buckets=1;\n"
+           . "ratelimit_zone \$http_x_key zone=b:$b rate=500r/1h;\n"
+           . Gateway->server('/' => 'ratelimit zone=a; ratelimit zone=b;',
+                             '/large' => 'ratelimit zone=b;');
+}
+
+
+# a rate that is lowered holds at once: what was used is not forgotten
+
+sub fewer {
+    for my $kind (qw(fixed_window sliding_window sliding_log)) {
+        my $gateway = start(zone($kind, 300, '1m'));
+        my @tallies;
+
+        push @tallies, $gateway->load(
+            requests => [of_each(100)],
+            tick => reloads($gateway, 200, 0, zone($kind, 300, '2m'),
+                            zone($kind, 200, '2m'), zone($kind, 150, '1m')),
+        );
+
+        Gateway::await(sub { $gateway->reloaded }, 'the last reload');
+
+        my $lost = add_up(@tallies);
+        $lost = join ' ', map { $lost->{$_}{429} // 0 } keys %$lost;
+
+        is($lost, join(' ', (0) x KEYS), "$kind: nobody was refused");
+
+        push @tallies, $gateway->load(requests => [of_each(200)]);
+
+        exactly(150, "$kind: then the new limit holds", @tallies);
+
+        $gateway->reload(zone($kind, 50, '1m'));
+
+        push @tallies, $gateway->load(requests => [of_each(10)]);
+
+        exactly(150, "$kind: and one below what was used", @tallies);
+        quiet($gateway);
+    }
+}
+
+
+# as many keys are remembered as fit into the new size
+
+sub new_size {
+    for my $kind (qw(fixed_window sliding_window)) {
+        my $gateway = start(zone($kind, 1, '64k'));
+
+        cmp_ok(remembered($gateway, 'small'), '<', 5000, "$kind: a small zone");
+
+        $gateway->reload(zone($kind, 1, '4m'));
+
+        my $try = 0;
+
+        is(Gateway::await(sub {
+            my $keys = remembered($gateway, 'large ' . $try++);
+
+            return $keys == 5000 && $keys;
+        }, 'the larger zone'), 5000, "$kind: a larger one");
+
+        $gateway->reload(zone($kind, 1, '64k'));
+
+        ok(Gateway::await(sub {
+            return remembered($gateway, 'small ' . $try++) < 5000;
+        }, 'the smaller zone'), "$kind: a smaller one");
+
+        is($gateway->complaints, '', 'nothing to complain about');
+    }
+}
+
+
+# each key is allowed one request: who is refused is remembered
+
+sub remembered {
+    my ($gateway, $prefix) = @_;
+
+    my @requests = map { ['/', "$prefix $_"] } 1 .. 5000;
+
+    $gateway->load(depth => 8, requests => [@requests]);
+
+    my $tally = $gateway->load(depth => 8, requests => [@requests]);
+
+    return scalar grep { $_->{429} } values %{$tally->{keys}};
+}
+
+
+sub anew {
+    my $server = Gateway->server('/' => 'ratelimit zone=z;');
+    my @configs = map { "ratelimit_zone $_ zone=z:1m rate=100r/1h;\n$server" }
+                  '$http_x_key', '$http_x_key$uri', '$http_x_key$uri '
+                  . 'buckets=20', '$http_x_key$uri algorithm=sliding_log';
+
+    my $gateway = start(shift @configs);
+
+    exactly(100, 'at first', $gateway->load(requests => [of_each(110)]));
+
+    for my $config (@configs) {
+        my $known = () = anew_lines($gateway);
+
+        $gateway->reload($config);
+
+        is(() = anew_lines($gateway), $known + 1, 'says that it starts anew');
+        exactly(100, 'and does', $gateway->load(requests => [of_each(110)]));
+    }
+
+    is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+sub anew_lines {
+    my ($gateway) = @_;
+
+    return $gateway->log =~ /\[notice\].*zone "z" starts anew/g;
+}
+
+
+sub off_and_on {
+    my $gateway = start(zone('sliding_window', 100, '1m'));
+
+    exactly(100, 'at first', $gateway->load(requests => [of_each(110)]));
+
+    $gateway->reload(Gateway->server('/' => ''));
+
+    my $tally = $gateway->load(requests => [of_each(110)]);
+
+    all_admitted(110, 'no limit', $tally);
+
+    for my $kind (qw(sliding_window fixed_window)) {
+        $gateway->reload(zone($kind, 100, '1m'));
+        settle($gateway);
+
+        exactly(100, "$kind: another zone of that name",
+                $gateway->load(requests => [of_each(110)]));
+
+        $gateway->reload(Gateway->server('/' => ''));
+    }
+
+    is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+# the old configuration goes on; what was begun of the new one leaves no trace
+
+sub fails {
+    my $bad = 'server { listen unix:/nonexistent/socket; }';
+    my $gateway = start(zone('sliding_window', 100, '1m'));
+    my @workers = $gateway->current_workers;
+    my @tallies;
+
+    for my $size ('4m', '256k', '1m') {
+        push @tallies, $gateway->load(requests => [of_each(10)]);
+
+        $gateway->hup(zone('sliding_window', 200, $size) . $bad);
+
+        ok(Gateway::await(sub { $gateway->failed }), "$size: fails");
+    }
+
+    is_deeply([$gateway->current_workers], \@workers, 'no new workers');
+
+    push @tallies, $gateway->load(requests => [of_each(100)]);
+
+    exactly(100, 'the old limit holds', @tallies);
+
+    $gateway->reload(zone('sliding_window', 150, '4m'));
+    settle($gateway);
+
+    push @tallies, $gateway->load(requests => [of_each(100)]);
+
+    exactly(150, 'a good one goes on with all counters', @tallies);
+}

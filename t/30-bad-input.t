@@ -1,0 +1,828 @@
+#!/usr/bin/perl
+
+# What "nginx -t" says of a configuration: every kind of error that each
+# directive can have, word for word with the line that is to blame, and every
+# spelling that must be accepted.
+#
+# A row is a name, what is written, and the message that is expected.  The line
+# that is to blame is the last one of the row, unless another one is marked
+# with "# here".
+
+use strict;
+use warnings;
+
+use File::Spec;
+use File::Temp qw(tempdir);
+use Test::More;
+
+my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
+my $module = File::Spec->rel2abs($ENV{RATELIMIT_MODULE}
+                                 || 'build/ngx_http_ratelimit_module.so');
+
+# paths that do not depend on who runs the test or how nginx was built
+my $dir = tempdir(CLEANUP => 1);
+my $conf = "$dir/nginx.conf";
+
+$ENV{PATH} .= ':/usr/sbin:/sbin';
+
+BAIL_OUT("there is no $module") if !-f $module;
+
+my $settings = join ' ',
+    'access_log off;',
+    map { "${_}_temp_path $dir/$_;" }
+        qw(client_body proxy fastcgi uwsgi scgi);
+
+my $zones = <<'ZONES';
+ratelimit_zone $arg_a zone=plain:1m rate=10r/s;
+ratelimit_zone $arg_a zone=fixed:1m rate=10r/s algorithm=fixed_window;
+ratelimit_zone $arg_a zone=log:1m rate=10r/s algorithm=sliding_log;
+ratelimit_zone $arg_a zone=token:1m rate=10r/s algorithm=token_bucket;
+ratelimit_zone $arg_a zone=leaky:1m rate=10r/s algorithm=leaky_bucket;
+ratelimit_zone $arg_a zone=bare:1m;
+ratelimit_zone $arg_a zone=slow:1m rate=1r/366d algorithm=leaky_bucket;
+ZONES
+
+my $rate = 'invalid parameter "rate=%s" in "%s" directive: %s';
+my $number = 'invalid parameter "%s" in "%s" directive: '
+             . 'must be a number from %s to %s';
+my $value = 'invalid value "%s" in "%s" directive: '
+            . 'must be a number from %s to %s';
+my $needs = 'parameter "%s" in "%s" directive needs algorithm "%s", '
+            . 'but zone "%s" has "%s"';
+my $too_large = 'limit of zone "%s" in "ratelimit" directive is too large: '
+                . '%s requests in %s seconds';
+my $again = 'duplicate zone "%s" in "ratelimit" directive, '
+            . 'it needs a "name" parameter to count apart';
+my $unreached = '"ratelimit" directive is never reached because of "return" '
+                . 'in the same block';
+
+my @rates = (
+    ['',                    'the number of requests is missing'],
+    ['r/s',                 'the number of requests is missing'],
+    ['-1r/s',               'the number of requests is missing'],
+    ['x',                   'the number of requests is missing'],
+    ['0r/s',                'must allow at least one request'],
+    ['4294967296r/s',       'the number of requests is too large'],
+    ['99999999999999999999999r/s',
+                            'the number of requests is too large'],
+    ['10',                  'must be NUMBERr/PERIOD'],
+    ['10r',                 'must be NUMBERr/PERIOD'],
+    ['10/s',                'must be NUMBERr/PERIOD'],
+    ['1.5r/s',              'must be NUMBERr/PERIOD'],
+    ['10R/s',               'must be NUMBERr/PERIOD'],
+    ['10r/',                'the unit of the period must be s, m, h or d'],
+    ['10r/15',              'the unit of the period must be s, m, h or d'],
+    ['10r/w',               'the unit of the period must be s, m, h or d'],
+    ['10r/0s',              'the period is zero'],
+    ['10r/sx',              'unexpected characters after the period'],
+    ['10r/15m5s',           'unexpected characters after the period'],
+    ['10r/367d',            'the period is longer than 366 days'],
+    ['1r/99999999999999999999d',
+                            'the period is longer than 366 days'],
+    ['145837r/366d',        'requests times period is too large'],
+    ['4294967295r/d',       'requests times period is too large'],
+);
+
+subtest 'ratelimit_zone' => sub {
+    my $d = 'ratelimit_zone';
+    my $bad = sub { bad('http', "$d $_[0];", @_) };
+
+    $bad->('', arguments($d));
+    $bad->('$arg_a', arguments($d));
+
+    misplaced('server', "$d \$arg_a zone=x:1m rate=1r/s;");
+    misplaced('location', "$d \$arg_a zone=x:1m rate=1r/s;");
+
+    $bad->('$arg_a rate=1r/s', qq("$d" must have "zone" parameter));
+    $bad->('zone=x:1m rate=1r/s', qq("$d" must have "zone" parameter));
+
+    for my $unknown (qw(foo foo=1 burst=5 nodelay Zone=y:1m key=$arg_b soft=1%
+                        buckets =5 off zone rate), '""')
+    {
+        $bad->("\$arg_a zone=x:1m $unknown",
+               'invalid parameter "' . $unknown =~ tr/"//dr
+               . qq(" in "$d" directive));
+    }
+
+    for my $twice (qw(zone=y:1m algorithm=sliding_window buckets=5)) {
+        my $first = $twice =~ /^zone/ ? '' : $twice;
+
+        $bad->("\$arg_a zone=x:1m $first $twice",
+               qq(invalid parameter "$twice" in "$d" directive: )
+               . 'is duplicate');
+    }
+
+    $bad->('$arg_a zone=x:1m algorithm=token_bucket capacity=5 capacity=5',
+           qq(invalid parameter "capacity=5" in "$d" directive: is duplicate));
+
+    # zone=
+
+    for my $case (
+        ['',            'must be "zone=NAME:SIZE"'],
+        ['x',           'must be "zone=NAME:SIZE"'],
+        [':1m',         'the name must not be empty'],
+        ['x:',          'the size is invalid'],
+        ['x:y',         'the size is invalid'],
+        ['x:-1m',       'the size is invalid'],
+        ['x:1mb',       'the size is invalid'],
+        ['x:1.5m',      'the size is invalid'],
+        ['x:1m:y',      'the size is invalid'],
+        ['x:99999999999999999999',  'the size is invalid'],
+        ['x:9999999999999999999g',  'the size is invalid'],
+    ) {
+        my ($zone, $reason) = @$case;
+
+        $bad->("\$arg_a zone=$zone rate=1r/s",
+               qq(invalid parameter "zone=$zone" in "$d" directive: $reason));
+    }
+
+    for my $size (qw(0 1 4k 31k 32767)) {
+        $bad->("\$arg_a zone=x:$size rate=1r/s",
+               qq(zone "x:$size" is too small in "$d" directive: )
+               . 'must have at least 32k');
+    }
+
+    $bad->('$arg_b zone=plain:1m rate=1r/s',
+           qq($d "plain" is already bound to key "\$arg_a"));
+    $bad->('$arg_a zone=plain:1m rate=10r/s',
+           qq($d "plain" is already bound to key "\$arg_a"));
+
+    bad('http', "limit_req_zone \$arg_a zone=x:1m rate=1r/s;\n"
+                . "$d \$arg_a zone=x:1m rate=1r/s;",
+        'zone of another module',
+        'the shared memory zone "x" is already declared for a different use');
+
+    bad('http', "$d \$arg_a zone=x:1m rate=1r/s;\n"
+                . "limit_req_zone \$arg_a zone=x:1m rate=1r/s;",
+        'zone for another module',
+        'the shared memory zone "x" is already declared for a different use');
+
+    # rate=
+
+    for my $case (@rates) {
+        my ($text, $reason) = @$case;
+
+        $bad->("\$arg_a zone=x:1m rate=$text",
+               sprintf($rate, $text, $d, $reason));
+    }
+
+    $bad->('$arg_a zone=x:1m rate=1r/m rate=5r/h rate=2r/60s',
+           sprintf($rate, '2r/60s', $d, 'another rate has the same period'));
+    $bad->('$arg_a zone=x:1m rate=1r/s rate=1r/s',
+           sprintf($rate, '1r/s', $d, 'another rate has the same period'));
+    $bad->('$arg_a zone=x:1m "rate=1r/s 5r/m"',
+           sprintf($rate, '1r/s 5r/m', $d,
+                   'unexpected characters after the period'));
+
+    # algorithm= and what belongs to one
+
+    for my $name ('', qw(foo sliding SLIDING_WINDOW sliding_windows)) {
+        $bad->("\$arg_a zone=x:1m algorithm=$name",
+               qq(unknown algorithm "$name" in "$d" directive: must be one of )
+               . 'fixed_window, sliding_window, sliding_log, token_bucket, '
+               . 'leaky_bucket');
+    }
+
+    for my $name (qw(fixed_window sliding_log token_bucket leaky_bucket)) {
+        $bad->("\$arg_a zone=x:1m algorithm=$name buckets=5",
+               sprintf($needs, 'buckets', $d, 'sliding_window', 'x', $name));
+        $bad->("\$arg_a zone=x:1m buckets=5 algorithm=$name",
+               sprintf($needs, 'buckets', $d, 'sliding_window', 'x', $name));
+    }
+
+    for my $name (qw(fixed_window sliding_window sliding_log leaky_bucket)) {
+        $bad->("\$arg_a zone=x:1m algorithm=$name capacity=5",
+               sprintf($needs, 'capacity', $d, 'token_bucket', 'x', $name));
+    }
+
+    $bad->('$arg_a zone=x:1m capacity=5',
+           sprintf($needs, 'capacity', $d, 'token_bucket', 'x',
+                   'sliding_window'));
+
+    for my $n ('', qw(0 61 -1 +5 x 5x 1.5 18446744073709551617)) {
+        $bad->("\$arg_a zone=x:1m buckets=$n",
+               sprintf($number, "buckets=$n", $d, 1, 60));
+    }
+
+    for my $n ('', qw(0 -1 x 5x 4294967296 99999999999999999999)) {
+        $bad->("\$arg_a zone=x:1m algorithm=token_bucket capacity=$n",
+               sprintf($number, "capacity=$n", $d, 1, 4294967295));
+    }
+
+    # keys
+
+    $bad->('$nowhere zone=x:1m rate=1r/s',
+           qq(unknown "nowhere" variable in "$d" directive));
+    $bad->('a${nowhere}b zone=x:1m rate=1r/s',
+           qq(unknown "nowhere" variable in "$d" directive));
+    $bad->('$arg_a$nowhere$elsewhere zone=x:1m rate=1r/s',
+           qq(unknown "nowhere" variable in "$d" directive));
+    $bad->('"" zone=x:1m rate=1r/s',
+           qq(invalid key "" in "$d" directive: must not be empty));
+    $bad->('$ zone=x:1m rate=1r/s', 'invalid variable name');
+    $bad->('"${arg_a" zone=x:1m rate=1r/s',
+           'the closing bracket in "arg_a" variable is missing');
+
+    # a log needs room for as many times as its largest limit
+
+    bad('http', "$d \$arg_a zone=x:64k rate=1000000r/h "
+                . "algorithm=sliding_log;  # here\n"
+                . 'ratelimit zone=x;',
+        'a log too large for its zone',
+        qq("$d" zone "x" is too small for its rates));
+
+    bad('http', "$d \$arg_a zone=x:64k rate=1r/h algorithm=sliding_log;"
+                . "  # here\nratelimit zone=x rate=1000000r/h;",
+        'a log too large for its zone by a rate of "ratelimit"',
+        qq("$d" zone "x" is too small for its rates));
+};
+
+subtest 'ratelimit' => sub {
+    my $d = 'ratelimit';
+    my $bad = sub { bad('location', "$d $_[0];", @_) };
+
+    $bad->('', arguments($d));
+    misplaced('main', "$d zone=plain;");
+    misplaced('upstream', "$d zone=plain;");
+    misplaced('if', "$d zone=plain;");
+    misplaced('limit_except', "$d zone=plain;");
+
+    $bad->('rate=1r/s', qq("$d" must have "zone" parameter));
+    $bad->('nodelay', qq("$d" must have "zone" parameter));
+
+    for my $unknown (qw(foo foo=1 nodelay=1 Burst=5 buckets=5 capacity=5
+                        algorithm=leaky_bucket off plain zone), '""')
+    {
+        $bad->("zone=plain $unknown",
+               'invalid parameter "' . $unknown =~ tr/"//dr
+               . qq(" in "$d" directive));
+    }
+
+    $bad->('off zone=plain', qq(invalid parameter "off" in "$d" directive));
+    $bad->('on', qq(invalid parameter "on" in "$d" directive));
+    $bad->('plain', qq(invalid parameter "plain" in "$d" directive));
+
+    for my $twice (qw(zone=leaky key=$arg_a name=x soft=5% burst=5 delay=5
+                      nodelay cost=5 if=$arg_a))
+    {
+        my $first = $twice =~ /^zone/ ? '' : $twice;
+
+        $bad->("zone=leaky $first $twice",
+               qq(invalid parameter "$twice" in "$d" directive: )
+               . 'is duplicate');
+    }
+
+    # zone=
+
+    $bad->('zone=', qq(invalid parameter "zone=" in "$d" directive: )
+                    . 'must not be empty');
+    $bad->('zone=nowhere', qq(unknown zone "nowhere" in "$d" directive));
+    $bad->('zone=plai', qq(unknown zone "plai" in "$d" directive));
+    $bad->('zone=plain2', qq(unknown zone "plain2" in "$d" directive));
+    $bad->('zone=Plain', qq(unknown zone "Plain" in "$d" directive));
+    $bad->('zone=plain:1m', qq(unknown zone "plain:1m" in "$d" directive));
+
+    bad('http', "$d zone=nowhere;", 'undefined zone in http',
+        qq(unknown zone "nowhere" in "$d" directive));
+    bad('server', "$d zone=nowhere;", 'undefined zone in a server',
+        qq(unknown zone "nowhere" in "$d" directive));
+    bad('http', "limit_req_zone \$arg_a zone=x:1m rate=1r/s;\n$d zone=x;",
+        'zone of another module', qq(unknown zone "x" in "$d" directive));
+
+    # rate=
+
+    for my $case (@rates) {
+        my ($text, $reason) = @$case;
+
+        $bad->("zone=plain rate=$text", sprintf($rate, $text, $d, $reason));
+    }
+
+    $bad->('zone=plain rate=1r/m rate=2r/60s',
+           sprintf($rate, '2r/60s', $d, 'another rate has the same period'));
+    $bad->('zone=bare', qq("$d" directive must have "rate" parameter, )
+                        . 'as zone "bare" has none');
+    $bad->('zone=bare key=$arg_b name=x soft=5%',
+           qq("$d" directive must have "rate" parameter, )
+           . 'as zone "bare" has none');
+
+    # soft=
+
+    for my $soft ('', qw(5 % x 10%% 1.5), '5 %x') {
+        my $reason = $soft =~ /%$/ ? 'must be from 1% to 1000%'
+                                   : 'must be a percentage such as "10%"';
+
+        $bad->(qq("zone=plain" "soft=$soft"),
+               qq(invalid parameter "soft=$soft" in "$d" directive: $reason));
+    }
+
+    for my $soft (qw(0% 1001% -5% +5% 1.5% x% 99999999999999999999%)) {
+        $bad->("zone=plain soft=$soft",
+               qq(invalid parameter "soft=$soft" in "$d" directive: )
+               . 'must be from 1% to 1000%');
+    }
+
+    # burst=, delay=, nodelay
+
+    for my $name (qw(burst delay)) {
+        for my $n ('', qw(0 -1 x 5x 4294967295 99999999999999999999)) {
+            $bad->("zone=leaky $name=$n",
+                   sprintf($number, "$name=$n", $d, 1, 4294967294));
+        }
+    }
+
+    my %algorithms = (
+        plain => 'sliding_window',
+        fixed => 'fixed_window',
+        log => 'sliding_log',
+        token => 'token_bucket',
+    );
+
+    for my $zone (sort keys %algorithms) {
+        for my $parameter (qw(burst=5 delay=5 nodelay)) {
+            $bad->("zone=$zone $parameter",
+                   sprintf($needs, $parameter =~ s/=.*//r, $d, 'leaky_bucket',
+                           $zone, $algorithms{$zone}));
+        }
+    }
+
+    $bad->('zone=plain burst=5 nodelay',
+           sprintf($needs, 'burst', $d, 'leaky_bucket', 'plain',
+                   'sliding_window'));
+
+    # products
+
+    $bad->('zone=slow burst=145836',
+           sprintf($too_large, 'slow', 145837, 31622400));
+    $bad->('zone=leaky rate=1r/d burst=4294967294',
+           sprintf($too_large, 'leaky', 4294967295, 86400));
+    $bad->('zone=plain rate=145836r/366d soft=1%',
+           sprintf($too_large, 'plain', 147294, 31622400));
+    $bad->('zone=plain rate=4294967295r/s soft=1%',
+           sprintf($too_large, 'plain', 4337916967, 1));
+
+    bad('location',
+        "$d zone=x;  # here\n} }\nratelimit_zone \$arg_a zone=x:1m "
+        . "rate=1r/366d algorithm=token_bucket capacity=145837;\n"
+        . 'server { location / {',
+        'capacity times period of a zone declared further down',
+        sprintf($too_large, 'x', 145837, 31622400));
+
+    # expressions
+
+    for my $name (qw(key if)) {
+        $bad->("zone=plain $name=",
+               qq(invalid parameter "$name=" in "$d" directive: )
+               . 'must not be empty');
+    }
+
+    for my $name (qw(key cost if)) {
+        $bad->("zone=plain $name=\$nowhere",
+               qq(unknown "nowhere" variable in "$d" directive));
+        $bad->("zone=plain $name=\${arg_a}x\$nowhere",
+               qq(unknown "nowhere" variable in "$d" directive));
+        $bad->("zone=plain $name=\$", 'invalid variable name');
+    }
+
+    for my $cost ('', qw(x -1 +1 1.5 5x 4294967296 99999999999999999999)) {
+        $bad->("zone=plain cost=$cost",
+               sprintf($number, "cost=$cost", $d, 0, 4294967295));
+    }
+
+    # name=
+
+    $bad->('zone=plain name=',
+           qq(invalid parameter "name=" in "$d" directive: must not be empty));
+    $bad->('zone=plain name=$uri',
+           qq(invalid parameter "name=\$uri" in "$d" directive: )
+           . 'must not contain variables');
+    $bad->('zone=plain name=a${uri}',
+           qq(invalid parameter "name=a\${uri}" in "$d" directive: )
+           . 'must not contain variables');
+
+    # one counter twice in a decision
+
+    for my $case (
+        ['zone=plain', 'zone=plain'],
+        ['zone=plain', 'zone=plain soft=5%'],
+        ['zone=plain', 'zone=plain if=$arg_b'],
+        ['zone=plain rate=1r/s', 'zone=plain rate=5r/m'],
+        ['zone=plain key=$arg_b', 'zone=plain rate=5r/m'],
+        ['zone=plain key=$arg_b', 'zone=plain key=$arg_c'],
+        ['zone=plain name=x', 'zone=plain name=x'],
+        ['zone=plain name=x rate=1r/s', 'zone=plain name=x key=$arg_b'],
+        ['zone=plain rate=1r/s', 'zone=plain name=/'],
+    ) {
+        my @limits = map { "$d $_;" } @$case;
+
+        bad('location', join("\n", @limits), "@limits",
+            sprintf($again, 'plain'));
+    }
+
+    bad('server', "$d zone=plain rate=1r/s;\n$d zone=log;\n"
+                  . "$d zone=plain rate=5r/m;",
+        'one zone twice in a server, another one between',
+        sprintf($again, 'plain'));
+    bad('http', "$d zone=plain rate=1r/s;\n$d zone=plain rate=5r/m;",
+        'one zone twice in http', sprintf($again, 'plain'));
+
+    # off
+
+    bad('location', "$d off;\n$d off;", 'off twice',
+        qq("$d" directive is duplicate));
+    bad('location', "$d off;\n$d zone=plain;", 'off first',
+        qq("$d" directive stands beside "ratelimit off"));
+    bad('location', "$d zone=plain;\n$d off;", 'off last',
+        qq("$d" directive "off" stands beside other "ratelimit" directives));
+};
+
+subtest 'ratelimit_headers' => sub {
+    my $d = 'ratelimit_headers';
+    my $bad = sub { bad('location', "$d $_[0];", @_) };
+
+    plain($d, 'x');
+
+    $bad->('', arguments($d));
+
+    for my $unknown (qw(foo X on reset reset= reset=foo), '""') {
+        $bad->("x $unknown", 'invalid parameter "' . $unknown =~ tr/"//dr
+                             . qq(" in "$d" directive));
+    }
+
+    for my $twice (qw(x ietf reset=delta reset=epoch off)) {
+        $bad->("$twice $twice",
+               qq(duplicate parameter "$twice" in "$d" directive));
+    }
+
+    for my $other (qw(x ietf reset=delta)) {
+        my $message = qq("$d" directive has "off" beside other parameters);
+
+        $bad->("off $other", $message);
+        $bad->("$other off", $message);
+    }
+
+    $bad->('reset=epoch', qq("$d" directive must have "x", "ietf" or "off"));
+    $bad->('x reset=delta reset=epoch',
+           qq("$d" directive has both "reset=delta" and "reset=epoch"));
+};
+
+subtest 'ratelimit_status' => sub {
+    my $d = 'ratelimit_status';
+
+    plain($d, 429);
+    counted($d, 429);
+
+    for my $n ('""', qw(x 0 200 399 600 -429 429x 4294967725
+                        18446744073709552045))
+    {
+        bad('location', "$d $n;", "$d $n",
+            sprintf($value, $n =~ tr/"//dr, $d, 400, 599));
+    }
+};
+
+subtest 'ratelimit_ipv6_prefix' => sub {
+    my $d = 'ratelimit_ipv6_prefix';
+
+    plain($d, 64);
+    counted($d, 64);
+
+    for my $n ('""', qw(x 0 129 -1 64x /64 4294967360)) {
+        bad('location', "$d $n;", "$d $n",
+            sprintf($value, $n =~ tr/"//dr, $d, 1, 128));
+    }
+};
+
+subtest 'ratelimit_body' => sub {
+    my $d = 'ratelimit_body';
+
+    plain($d, 'off');
+    counted($d, 'off');
+
+    for my $word ('""', qw(on json problems of)) {
+        bad('location', "$d $word;", "$d $word",
+            'invalid value "' . $word =~ tr/"//dr . qq(" in "$d" directive: )
+            . 'must be one of "problem" "off"');
+    }
+};
+
+subtest 'ratelimit_log_level' => sub {
+    my $d = 'ratelimit_log_level';
+
+    plain($d, 'warn');
+    counted($d, 'warn');
+
+    for my $word ('""', qw(debug crit emerg 5 warning)) {
+        bad('location', "$d $word;", "$d $word",
+            'invalid value "' . $word =~ tr/"//dr . qq(" in "$d" directive: )
+            . 'must be one of "info" "notice" "warn" "error"');
+    }
+};
+
+subtest 'ratelimit_dry_run' => sub {
+    my $d = 'ratelimit_dry_run';
+
+    plain($d, 'on');
+    counted($d, 'on');
+
+    for my $word ('""', qw(yes 1 onn)) {
+        bad('location', "$d $word;", "$d $word",
+            'invalid value "' . $word =~ tr/"//dr . qq(" in "$d" directive, )
+            . 'it must be "on" or "off"');
+    }
+};
+
+subtest 'ratelimit_bypass' => sub {
+    my $d = 'ratelimit_bypass';
+
+    misplaced('main', "$d \$arg_a;");
+    misplaced('if', "$d \$arg_a;");
+    bad('location', "$d;", 'no value', arguments($d));
+    bad('location', "$d \$nowhere;", 'unknown variable',
+        qq(unknown "nowhere" variable in "$d" directive));
+    bad('location', "$d \$arg_a;\n$d \$arg_b \$nowhere;",
+        'unknown variable of the second line',
+        qq(unknown "nowhere" variable in "$d" directive));
+    bad('server', "$d \$arg_a \$nowhere \$arg_b;  # here\n$d \$arg_b;",
+        'unknown variable of the first line',
+        qq(unknown "nowhere" variable in "$d" directive));
+};
+
+subtest 'an included file' => sub {
+    for my $case (
+        ['zone=nowhere',    'unknown zone "nowhere" in "ratelimit" directive'],
+        ['zone=plain foo',  'invalid parameter "foo" in "ratelimit" directive'],
+        ['zone=plain burst=5',
+         sprintf($needs, 'burst', 'ratelimit', 'leaky_bucket', 'plain',
+                 'sliding_window')],
+        ['zone=plain if=$nowhere',
+         'unknown "nowhere" variable in "ratelimit" directive'],
+    ) {
+        my ($limit, $message) = @$case;
+
+        write_file("$dir/included.conf", "\n\nratelimit $limit;\n\n");
+        write_conf('location', "include $dir/included.conf;");
+
+        is(test_conf(), refused($message, "$dir/included.conf:3"), $limit);
+    }
+};
+
+subtest 'good' => sub {
+    good('http', '', 'nothing');
+    good('http', "ratelimit_zone $_;", $_)
+        for '$arg_a zone=x:32k',
+            '$arg_a zone=x:32K rate=1r/s',
+            '$arg_a zone=x:32768 rate=1r/s',
+            'rate=1r/s zone=x:1m',
+            'everybody zone=x:1m rate=1r/s',
+            '"$binary_remote_addr $http_x_y" zone=x:1M rate=1r/s',
+            '$ratelimit_client zone=x:1m rate=1r/s',
+            '${arg_a}x zone=x:1m rate=1r/s',
+            'rate=1r/s algorithm=fixed_window zone=x:1m',
+            map({ "\$arg_a zone=x:1m rate=$_" }
+                qw(15r/s 200r/m 900r/15m 500r/1h 500r/h 20r/d 1r/90s 1r/366d
+                   4294967295r/s 145836r/366d)),
+            '$arg_a zone=x:1m rate=15r/s rate=200r/m rate=900r/15m '
+                . 'rate=500r/1h rate=20r/d',
+            map({ "\$arg_a zone=x:1m rate=1r/s algorithm=$_" }
+                qw(fixed_window sliding_window sliding_log token_bucket
+                   leaky_bucket)),
+            map({ "\$arg_a zone=x:1m rate=1r/s buckets=$_" } 1, 10, 60),
+            map({ "\$arg_a zone=x:1m rate=1r/s algorithm=token_bucket "
+                  . "capacity=$_" } 1, 4294967295);
+
+    # the module's own zone must not be in the way, whatever its size
+
+    good('http', "ratelimit_zone \$arg_a zone=ratelimit_lifelines:$_ "
+                 . "rate=1r/s;\nratelimit zone=ratelimit_lifelines;",
+         "zone=ratelimit_lifelines:$_")
+        for '80k', '1m';
+
+    good('location', "ratelimit $_;", $_)
+        for 'off',
+            map({ "zone=$_" } qw(plain fixed log token leaky slow)),
+            'soft=10% zone=plain',
+            map({ "zone=plain soft=$_%" } 1, 100, 1000),
+            map({ "zone=$_ soft=10%" } qw(fixed log token leaky)),
+            'zone=bare rate=1r/s',
+            'zone=plain rate=15r/s rate=200r/m',
+            'zone=plain key=$arg_b rate=1r/s name=x soft=5% cost=2 if=$arg_c',
+            'zone=plain key=constant',
+            '"zone=plain" "name=with \"quotes\" and blanks"',
+            map({ "zone=plain cost=$_" }
+                qw(0 1 4294967295 $arg_cost ${arg_cost}0)),
+            'zone=plain if=1',
+            'zone=leaky burst=1',
+            'zone=leaky burst=4294967294',
+            'zone=leaky burst=5 nodelay',
+            'zone=leaky nodelay',
+            'zone=leaky burst=5 delay=3',
+            'zone=leaky delay=4294967294',
+            'zone=slow burst=145835';
+
+    good('location', $_, $_ =~ tr/\n/ /r)
+        for "ratelimit zone=plain;\nratelimit zone=fixed;",
+            "ratelimit zone=plain;\nratelimit zone=plain rate=1r/s;",
+            "ratelimit zone=plain name=x;\nratelimit zone=plain name=y;",
+            "ratelimit zone=plain name=x;\nratelimit zone=fixed name=x;";
+
+    for my $place (qw(http server location)) {
+        good($place, $_, "$_ in $place")
+            for 'ratelimit zone=plain;',
+                'ratelimit zone=plain rate=1r/s;',
+                'ratelimit off;',
+                map({ "ratelimit_headers $_;" }
+                    'off', 'x', 'ietf', 'x ietf', 'ietf x', 'x reset=delta',
+                    'x reset=epoch', 'reset=epoch x ietf', 'ietf reset=delta'),
+                map({ "ratelimit_status $_;" } 400, 429, 503, 599),
+                map({ "ratelimit_body $_;" } qw(problem off)),
+                map({ "ratelimit_log_level $_;" } qw(info notice warn error)),
+                map({ "ratelimit_dry_run $_;" } qw(on off)),
+                'ratelimit_bypass $arg_a;',
+                'ratelimit_bypass "" 1 $arg_a $arg_b$arg_c;',
+                "ratelimit_bypass \$arg_a;\nratelimit_bypass \$arg_b;",
+                map({ "ratelimit_ipv6_prefix $_;" } 1, 48, 64, 128);
+    }
+
+    good('location',
+         "ratelimit zone=late;\n} }\n"
+         . "ratelimit_zone \$late zone=late:1m rate=1r/s;\n"
+         . "map \$arg_a \$late { default x; }\n"
+         . 'server { location / {',
+         'zone and variable that are declared further down');
+    good('http',
+         "ratelimit zone=plain;\nserver { ratelimit zone=fixed;\n"
+         . "location / { ratelimit zone=plain rate=1r/s; }\n"
+         . "location /a { ratelimit off; }\n"
+         . 'location /b { location /b/c { ratelimit zone=log; } } }',
+         'limits on every level');
+    good('http', "$_;", $_)
+        for 'limit_req_zone $arg_a zone=r:1m rate=1r/s',
+            'limit_conn_zone $arg_a zone=c:1m';
+    good('server',
+         "location ~ ^/(?<who>[a-z]+)/(.*) {\n"
+         . 'ratelimit zone=plain key=$who$2; }',
+         'captures of a location');
+    good('server', "set \$who x;\nratelimit zone=plain key=\$who;",
+         'variable of the rewrite module');
+    good('location', "ratelimit zone=plain if=\$$_;", "\$$_")
+        for map { "ratelimit_$_" }
+            qw(status zone limit remaining reset retry_after backend client);
+};
+
+subtest 'warnings' => sub {
+    my $limit = 'ratelimit zone=plain;';
+
+    warned('location', "return 204;\n$limit", 'a return', $unreached);
+    warned('location', "$limit  # here\nreturn 204;", 'a return behind it',
+           $unreached);
+    warned('location', "$limit  # here\nratelimit zone=log;\nreturn 204;",
+           'two limits are one warning', $unreached);
+    warned('server', "$limit  # here\nreturn 204;", 'in a server',
+           $unreached);
+
+    good('location', "$limit\nif (\$arg_a) { return 204; }",
+         'a return on a condition');
+    good('location', "ratelimit off;\nreturn 204;", 'a return without limits');
+    good('server', "$limit\nlocation /x { return 204; }",
+         'a return where limits are inherited');
+    good('location', "$limit\nrewrite ^ /x break;", 'a rewrite');
+};
+
+done_testing();
+
+
+# what all directives with one value have in common
+
+sub plain {
+    my ($directive, $good) = @_;
+
+    my $text = "$directive $good;";
+
+    misplaced('main', $text);
+    misplaced('if', $text);
+    misplaced('upstream', $text);
+
+    bad($_, "$text\n$text", "twice in $_",
+        qq("$directive" directive is duplicate))
+        for qw(http server location);
+}
+
+
+sub counted {
+    my ($directive, $good) = @_;
+
+    # nginx has its own words for "on" and "off"
+
+    bad('location', "$directive;", 'no value', arguments($directive));
+    bad('location', "$directive $good $good;", 'two values',
+        arguments($directive));
+}
+
+
+sub misplaced {
+    my ($place, $text) = @_;
+
+    my ($directive) = $text =~ /^(\w+)/;
+
+    bad($place, $text, "in $place",
+        qq("$directive" directive is not allowed here));
+}
+
+
+sub arguments {
+    my ($directive) = @_;
+
+    return qq(invalid number of arguments in "$directive" directive);
+}
+
+
+sub bad {
+    my ($place, $text, $name, $message) = @_;
+
+    my $blame = write_conf($place, $text);
+
+    is(test_conf(), refused($message, "$conf:$blame"), $name);
+}
+
+
+sub good {
+    my ($place, $text, $name) = @_;
+
+    write_conf($place, $text);
+
+    is(test_conf(), passed(), $name);
+}
+
+
+sub warned {
+    my ($place, $text, $name, $message) = @_;
+
+    my $blame = write_conf($place, $text);
+
+    is(test_conf(),
+       "nginx: [warn] $message in $conf:$blame\n" . passed(), $name);
+}
+
+
+sub refused {
+    my ($message, $place) = @_;
+
+    return "nginx: [emerg] $message in $place\n"
+           . "nginx: configuration file $conf test failed\n";
+}
+
+
+sub passed {
+    return "nginx: the configuration file $conf syntax is ok\n"
+           . "nginx: configuration file $conf test is successful\n";
+}
+
+
+# returns the number of the line that is to blame
+
+sub write_conf {
+    my ($place, $text) = @_;
+
+    my %around = (
+        main => ['', ''],
+        http => ['http {', '}'],
+        server => ['http { server {', '} }'],
+        location => ['http { server { location / {', '} } }'],
+        if => ['http { server { location / { if ($arg_a) {', '} } } }'],
+        limit_except =>
+            ['http { server { location / { limit_except GET {', '} } } }'],
+        upstream => ['http { upstream u {', 'server 127.0.0.1:8; } }'],
+    );
+
+    my ($head, $tail) = @{$around{$place}};
+
+    $head =~ s/http \{/http {\n$settings\n$zones/;
+    $head =~ s/server \{/server { listen unix:$dir\/socket;/;
+
+    my $before = "load_module $module;\nevents {}\n$head\n";
+    my $marked = ($text =~ /\A(.*)# here/s) ? $1 : $text;
+
+    write_file($conf, "$before$text\n$tail\n");
+
+    return 1 + ("$before$marked" =~ tr/\n//);
+}
+
+
+sub write_file {
+    my ($path, $text) = @_;
+
+    open(my $fh, '>', $path) or die "$path: $!";
+    print $fh $text;
+    close($fh) or die "$path: $!";
+}
+
+
+# all that nginx says, if its exit code agrees
+
+sub test_conf {
+    my $said = `'$nginx' -t -p '$dir' -e '$dir/error.log' -c '$conf' 2>&1`;
+    my $failed = $said =~ /test failed$/m ? 1 : 0;
+
+    return $said if $? == $failed << 8;
+
+    return "${said}exit code $?\n";
+}
