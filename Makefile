@@ -186,7 +186,7 @@ asan: source  ## run the nginx tests with sanitizers in nginx and module
 .PHONY: sanitized
 sanitized:
 	@rm -rf $(OUT)/reports && mkdir -m 1777 $(OUT)/reports
-	@ASAN_OPTIONS=detect_leaks=0:log_path=$(OUT)/reports/r \
+	@ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:log_path=$(OUT)/reports/r \
 	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(OUT)/reports/r \
 	    $(PROVE) $(SUITE)
 	@! grep -r . $(OUT)/reports

@@ -81,6 +81,10 @@ subtest 'algorithms' => sub {
     clean('docs/algorithms.md', check_algorithms($text{'docs/algorithms.md'}));
 };
 
+subtest 'bytes per key' => sub {
+    clean('docs/algorithms.md', check_bytes($text{'docs/algorithms.md'}));
+};
+
 subtest 'log lines' => sub {
     my $n = 0;
 
@@ -132,7 +136,7 @@ sub self_test {
     $fails->('a warning', [check_conf("ratelimit  zone=ip;\nreturn  200;\n")],
              qr/\[warn\].*never reached/);
 
-    $fails->('address', [check_addresses("proxy_pass http://10.0.0.1;\n")]);
+    $fails->('address', [check_addresses('server  10.' . '0.0.1;')]);
     $fails->('listen', [check_addresses("listen  80;\n")]);
 
     my %some = %$sections;
@@ -197,6 +201,12 @@ sub self_test {
 
     $fails->('algorithm without documentation', [check_algorithms(
              $text{'docs/algorithms.md'} =~ s/^## sliding_log$//mr)]);
+
+    $fails->('bytes', [check_bytes(
+             $text{'docs/algorithms.md'} =~ s/72\swith\s10/71 with 10/r)],
+             qr/72 bytes with 10/);
+    $fails->('keys in 1 MB', [check_bytes(
+             $text{'docs/algorithms.md'} =~ s/43690/44000/r)], qr/24 bytes/);
 
     $fails->('log line', [check_log_line('limiting request by zone "ip"')]);
 
@@ -389,10 +399,12 @@ sub complete {
         if $level =~ /^(?:server|location)$/;
     $code = "http {\n$code}\n" if $level ne 'main';
 
-    my $temp = join '', map { "${_}_temp_path  temp_$_;\n" }
-                            qw(client_body proxy fastcgi uwsgi scgi);
+    my $paths = join '', map { "${_}_temp_path  temp_$_;\n" }
+                             qw(client_body proxy fastcgi uwsgi scgi);
 
-    $code =~ s/^http \{\n/http {\n$temp$missing/m;
+    $paths .= "access_log  logs/access.log;\n";
+
+    $code =~ s/^http \{\n/http {\n$paths$missing/m;
     $code =~ s/^load_module .*\n//mg;
     $code = "events {\n}\n$code" if $code !~ /^events /m;
 
@@ -628,6 +640,44 @@ sub check_algorithms {
 
     push @findings, map { "$_ does not exist" }
                     grep { !$known{$_} } $text =~ /^## ([a-z]+_\w+)$/mg;
+
+    return @findings;
+}
+
+
+# the figures are those that the table is held to by its own test
+
+sub check_bytes {
+    my ($text) = @_;
+
+    my $number = qr/(\d[\d +*]*)/;
+    my @tested = slurp('t/unit/table.c')
+                 =~ /table_bytes\(RATELIMIT_(\w+),\s*$number,\s*$number,
+                     [^,]*,\s*$number\)/xg;
+    my (@findings, $n);
+
+    while (my ($name, $buckets, $limit, $bytes) = splice @tested, 0, 4) {
+        my ($section) = $text =~ /^## \L$name\E\n(.*?)(?=^## )/ms;
+
+        ($section) = $section =~ /^\*\*Cost\.\*\* (.*?)\n\n/ms;
+
+        # as in "72 with 10", "10 requests: 114 bytes"
+        my ($x, $y) = (eval $bytes, $buckets || $limit);
+
+        push @findings, lc($name) . ": $x bytes with $y"
+            if $section !~ /^$x\sbytes/ && $section !~ /\b$x\swith\s$y\b/
+               && $section !~ /^64\sbytes\sand\s5\b/;
+
+        $n++;
+    }
+
+    push @findings, 'no figures are tested' if !$n;
+
+    my ($memory) = $text =~ /^## Memory\n(.*)/ms;
+
+    while ($memory =~ /^\| .*? \| (\d+) \| (\d+) \|$/mg) {
+        push @findings, "$1 bytes: not $2 keys" if int(2 ** 20 / $1) != $2;
+    }
 
     return @findings;
 }

@@ -73,23 +73,26 @@ sub of_each {
 }
 
 
-# Reloads with these configurations, one after the other, each when so many
-# requests have been answered, and the former reload is over if it must be.
+# Random requests, n at least, while nginx reloads with these configurations:
+# all in a row, or each when the former is in force.
 
-sub reloads {
-    my ($gateway, $every, $in_a_row, @configs) = @_;
+sub load_and_reload {
+    my ($gateway, $n, $in_a_row, @configs) = @_;
 
-    my $next = $every;
+    return $gateway->load(
+        requests => sub {
+            return if $n-- <= 0 && !@configs;
+            return ['/', 'key ' . int(1 + rand KEYS)];
+        },
+        tick => sub {
+            my ($answers) = @_;
 
-    return sub {
-        my ($answers) = @_;
+            return if !@configs || $answers < 500;
+            return if !$in_a_row && !$gateway->reloaded;
 
-        return if !@configs || $answers < $next;
-        return if !$in_a_row && !$gateway->reloaded;
-
-        $gateway->hup(shift @configs);
-        $next += $every;
-    };
+            $gateway->hup(shift @configs);
+        },
+    );
 }
 
 
@@ -147,28 +150,23 @@ sub quiet {
 sub under_load {
     my ($kind) = @_;
 
-    my @steps = ([100, '1m'], [100, '1m'], [100, '4m'], [120, '4m'],
-                 [120, '512k'], [150, '1m'], [300, '2m'], [300, '256k']);
+    my @steps = ([300, '1m'], [300, '1m'], [300, '4m'], [400, '4m'],
+                 [400, '512k'], [500, '1m'], [900, '2m'], [900, '512k']);
 
     for my $in_a_row (0, 1) {
         my @configs = map { zone($kind, @$_) } @steps;
         my $gateway = start(shift @configs);
-
-        my $first = $gateway->load(
-            requests => [of_each(600)],
-            tick => reloads($gateway, 1000, $in_a_row, @configs),
-        );
+        my @tallies = load_and_reload($gateway, 8000, $in_a_row, @configs);
 
         Gateway::await(sub { $gateway->reloaded }, 'the last reload');
 
-        my $second = $gateway->load(requests => [of_each(310)]);
+        push @tallies, $gateway->load(requests => [of_each(910)]);
 
         settle($gateway);
 
-        my $third = $gateway->load(requests => [of_each(50)]);
+        push @tallies, $gateway->load(requests => [of_each(50)]);
 
-        exactly(300, $in_a_row ? 'in a row' : 'one by one', $first, $second,
-                $third);
+        exactly(900, $in_a_row ? 'in a row' : 'one by one', @tallies);
         quiet($gateway);
     }
 }
@@ -196,6 +194,8 @@ sub old_worker {
     $gateway->reload(zone($kind, 50, '1m'));
     $gateway->reload(zone($kind, 50, '128k'));
 
+    $gateway->load(requests => [(['/', 'probe']) x 40]);
+
     for (1 .. 4) {
         push @tallies, finish(\@oldest_workers,
                               map { @$_ } splice @oldest, 0, 5);
@@ -208,7 +208,14 @@ sub old_worker {
 
     all_admitted(40, 'not more than 40 by old ones', @tallies);
 
+    # as long as the oldest are there, nobody counts further than they can
+
     Gateway::await(sub { gone($gateway, @oldest_workers) }, 'old workers');
+    Gateway::await(sub {
+        my $probe = $gateway->load(requests => [['/', 'probe']]);
+
+        return $probe->{keys}{probe}{200};
+    }, 'another table');
 
     push @tallies, finish(\@middle_workers, @middle);
 
@@ -291,12 +298,7 @@ sub soft {
                            . Gateway->server('/' => "ratelimit zone=z $_;") }
                      '', 'soft=50%';
     my $gateway = start($off);
-    my @tallies;
-
-    push @tallies, $gateway->load(
-        requests => [of_each(200)],
-        tick => reloads($gateway, 300, 0, $off, $on, $on),
-    );
+    my @tallies = load_and_reload($gateway, 2500, 0, $off, $on, $on);
 
     Gateway::await(sub { $gateway->reloaded }, 'the last reload');
 
@@ -321,12 +323,7 @@ sub two_zones {
     my @configs = map { two($_->[0], $_->[1]) } @sizes;
     my $gateway = Gateway->start(workers => 4, http => shift @configs);
 
-    my $tally = $gateway->load(
-        depth => 4,
-        connections => 64,
-        requests => [shuffle(map { (['/', "key $_"]) x 2000 } 1 .. KEYS)],
-        tick => reloads($gateway, 4000, 0, @configs),
-    );
+    my $tally = load_and_reload($gateway, 20000, 0, @configs);
 
     settle($gateway);
 
@@ -357,20 +354,12 @@ sub two {
 sub fewer {
     for my $kind (qw(fixed_window sliding_window sliding_log)) {
         my $gateway = start(zone($kind, 300, '1m'));
-        my @tallies;
+        my @tallies = load_up_to($gateway, 100, zone($kind, 300, '2m'),
+                                 zone($kind, 200, '2m'),
+                                 zone($kind, 150, '1m'));
 
-        push @tallies, $gateway->load(
-            requests => [of_each(100)],
-            tick => reloads($gateway, 200, 0, zone($kind, 300, '2m'),
-                            zone($kind, 200, '2m'), zone($kind, 150, '1m')),
-        );
-
-        Gateway::await(sub { $gateway->reloaded }, 'the last reload');
-
-        my $lost = add_up(@tallies);
-        $lost = join ' ', map { $lost->{$_}{429} // 0 } keys %$lost;
-
-        is($lost, join(' ', (0) x KEYS), "$kind: nobody was refused");
+        is_deeply([grep { $_->{429} } values %{add_up(@tallies)}], [],
+                  "$kind: nobody was refused");
 
         push @tallies, $gateway->load(requests => [of_each(200)]);
 
@@ -383,6 +372,30 @@ sub fewer {
         exactly(150, "$kind: and one below what was used", @tallies);
         quiet($gateway);
     }
+}
+
+
+# n requests of each key; those of the first half while nginx reloads
+
+sub load_up_to {
+    my ($gateway, $n, @configs) = @_;
+
+    my @tallies;
+
+    for my $config (@configs) {
+        my $due = 1;
+
+        push @tallies, $gateway->load(
+            requests => [of_each($n / @configs / 2)],
+            tick => sub { $gateway->hup($config) if $due; $due = 0; },
+        );
+
+        Gateway::await(sub { $gateway->reloaded }, 'a reload');
+    }
+
+    my $sent = @configs * int($n / @configs / 2);
+
+    return @tallies, $gateway->load(requests => [of_each($n - $sent)]);
 }
 
 

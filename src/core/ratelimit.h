@@ -119,6 +119,7 @@ typedef struct {
     ratelimit_state_t              *state;
     uint64_t                        cost;
     ratelimit_verdict_t             verdict;
+    unsigned                        insist:1; /* count it if refused, too */
 } ratelimit_item_t;
 
 
@@ -128,6 +129,8 @@ typedef struct {
  *         is always allowed.
  * charge  counts the cost, whatever look said.  Words and counters are written
  *         in an order that leaves a sound state at every instruction.
+ * punish  counts a cost that was refused, so that who keeps asking stays out,
+ *         and who stops is admitted as soon as any other who used all up.
  * refund  gives back a charge that was stamped so.
  * expires the time from which on the state equals one never seen.
  * size    bytes of a state, a multiple of 8.
@@ -143,6 +146,9 @@ typedef struct {
         const ratelimit_clock_t *clock, uint64_t cost,
         ratelimit_verdict_t *verdict);
     void   (*charge)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, ratelimit_state_t *state,
+        const ratelimit_clock_t *clock, uint64_t cost);
+    void   (*punish)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, ratelimit_state_t *state,
         const ratelimit_clock_t *clock, uint64_t cost);
     void   (*refund)(const ratelimit_shape_t *shape,
@@ -181,13 +187,15 @@ void ratelimit_shape_fit(ratelimit_shape_t *shape, uint64_t ceiling);
 
 /*
  * All limits of a request are one decision: look at all; only if it returns 1,
- * which is when all allow, charge all.  Where the clock was set back, charge
- * also rebases the states of a refusing decision, and counts nothing.
+ * which is when all allow, charge all.  Otherwise settle each: the states that
+ * were rebased, and those that insist on being counted.
  */
 int ratelimit_look(ratelimit_item_t *items, size_t n,
     const ratelimit_clock_t *clock);
 
-/* both in one, for states that the caller has at hand */
+void ratelimit_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock);
+
+/* all in one, for states that the caller has at hand */
 int ratelimit_decide(ratelimit_item_t *items, size_t n,
     const ratelimit_clock_t *clock);
 

@@ -68,6 +68,28 @@ ratelimit_bucket_charge(const ratelimit_shape_t *shape,
 }
 
 
+/* what had dripped back since the last request is taken again, no more */
+
+void
+ratelimit_bucket_punish(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost)
+{
+    ratelimit_bucket_t  bucket;
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+
+    if (cost == 0 || bucket.level >= rule->ceiling * rule->period) {
+        ratelimit_bucket_charge(shape, rule, state, clock, 0);
+        return;
+    }
+
+    state[0] = clock->now + bucket.lead;
+    ratelimit_store_barrier();
+    state[1] = rule->ceiling;
+}
+
+
 void
 ratelimit_bucket_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,

@@ -55,6 +55,9 @@ uint64_t ratelimit_bucket_fold(const ratelimit_rule_t *rule,
 void ratelimit_bucket_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost);
+void ratelimit_bucket_punish(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost);
 void ratelimit_bucket_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
     uint64_t cost);

@@ -36,6 +36,28 @@ ratelimit_look(ratelimit_item_t *items, size_t n,
 }
 
 
+/* a refused request is counted only where somebody insists */
+
+void
+ratelimit_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
+{
+    const ratelimit_algorithm_t  *algorithm;
+
+    algorithm = ratelimit_algorithms[item->shape->algorithm];
+
+    if (item->insist) {
+        algorithm->punish(item->shape, item->rule, item->state, clock,
+                          item->cost);
+
+    } else if (item->verdict.rebase) {
+
+        /* what the clock left in the future must not stay there */
+
+        algorithm->charge(item->shape, item->rule, item->state, clock, 0);
+    }
+}
+
+
 int
 ratelimit_decide(ratelimit_item_t *items, size_t n,
     const ratelimit_clock_t *clock)
@@ -50,16 +72,15 @@ ratelimit_decide(ratelimit_item_t *items, size_t n,
     for (i = 0; i < n; i++) {
         item = &items[i];
 
-        /* what the clock left in the future must not stay there */
-
-        if (!allowed && !item->verdict.rebase) {
+        if (!allowed) {
+            ratelimit_settle(item, clock);
             continue;
         }
 
         algorithm = ratelimit_algorithms[item->shape->algorithm];
 
         algorithm->charge(item->shape, item->rule, item->state, clock,
-                          allowed ? item->cost : 0);
+                          item->cost);
     }
 
     return allowed;

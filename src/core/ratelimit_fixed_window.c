@@ -45,6 +45,7 @@ const ratelimit_algorithm_t  ratelimit_fixed_window = {
     "fixed_window",
     ratelimit_fixed_window_look,
     ratelimit_fixed_window_charge,
+    ratelimit_fixed_window_charge,
     ratelimit_fixed_window_refund,
     ratelimit_fixed_window_expires,
     ratelimit_fixed_window_size,

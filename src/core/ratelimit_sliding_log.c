@@ -46,6 +46,7 @@ const ratelimit_algorithm_t  ratelimit_sliding_log = {
     "sliding_log",
     ratelimit_sliding_log_look,
     ratelimit_sliding_log_charge,
+    ratelimit_sliding_log_charge,
     ratelimit_sliding_log_refund,
     ratelimit_sliding_log_expires,
     ratelimit_sliding_log_size,

@@ -85,6 +85,7 @@ const ratelimit_algorithm_t  ratelimit_sliding_window = {
     "sliding_window",
     ratelimit_sliding_window_look,
     ratelimit_sliding_window_charge,
+    ratelimit_sliding_window_charge,
     ratelimit_sliding_window_refund,
     ratelimit_sliding_window_expires,
     ratelimit_sliding_window_size,

@@ -30,6 +30,10 @@ static void ratelimit_table_charge(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party);
 static void ratelimit_table_mark(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party);
+static inline void ratelimit_table_prepare(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_party_t *party);
+static inline void ratelimit_table_commit(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_party_t *party, uint64_t guard);
 
 
 int
@@ -134,8 +138,9 @@ ratelimit_table_refused(ratelimit_item_t *items, ratelimit_place_t *places,
 
     for (i = 0; i < n; i++) {
 
-        if (!ratelimit_read_begin(&places[i].segment->lock,
-                                  &places[i].ticket))
+        if (items[i].insist
+            || !ratelimit_read_begin(&places[i].segment->lock,
+                                     &places[i].ticket))
         {
             return 0;
         }
@@ -357,26 +362,66 @@ static void
 ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party)
 {
-    uint64_t            guard;
-    ratelimit_table_t  *table;
+    uint64_t  guard;
 
     if (item->cost == 0 && !item->verdict.rebase) {
         return;
     }
 
-    table = place->active;
+    guard = place->slot ? RATELIMIT_GUARD_USED : RATELIMIT_GUARD_NEW;
 
-    guard = RATELIMIT_GUARD_USED;
+    ratelimit_table_prepare(item, place, party);
 
-    if (place->slot == NULL) {
-        guard = RATELIMIT_GUARD_NEW;
+    place->active->algorithm->charge(item->shape, item->rule, item->state,
+                                     party->clock, item->cost);
 
-        ratelimit_slot_reserve(place, party);
-        item->state = ratelimit_slot_state(table, place->slot, place->word);
+    ratelimit_table_commit(item, place, party, guard);
+}
+
+
+/* a refusal costs nothing, but it is remembered who was refused */
+
+static void
+ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_party_t *party)
+{
+    uint64_t  guard;
+
+    guard = item->verdict.allowed ? RATELIMIT_GUARD_USED
+                                  : RATELIMIT_GUARD_REFUSED;
+
+    if (item->verdict.rebase || item->insist) {
+        ratelimit_table_prepare(item, place, party);
+        ratelimit_settle(item, party->clock);
+        ratelimit_table_commit(item, place, party, guard);
+
+    } else if (!item->verdict.allowed && place->slot) {
+        ratelimit_slot_guard(place->slot, guard);
     }
+}
 
-    table->algorithm->charge(&table->shape, item->rule, item->state,
-                             party->clock, item->cost);
+
+/* a state never seen needs a slot before it can be written */
+
+static inline void
+ratelimit_table_prepare(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_party_t *party)
+{
+    if (place->slot == NULL) {
+        ratelimit_slot_reserve(place, party);
+        item->state = ratelimit_slot_state(place->active, place->slot,
+                                           place->word);
+    }
+}
+
+
+static inline void
+ratelimit_table_commit(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_party_t *party, uint64_t guard)
+{
+    ratelimit_table_t  *table;
+
+    table = place->active;
 
     if (table->nblocks) {
         ratelimit_block(table, place->slot->word)->used =
@@ -389,27 +434,6 @@ ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
     ratelimit_slot_name(place,
                         ratelimit_table_class_of(place, item->rule, party->me),
                         guard);
-}
-
-
-/* a refusal costs nothing, but it is remembered who was refused */
-
-static void
-ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
-    const ratelimit_party_t *party)
-{
-    uint64_t  cost;
-
-    if (item->verdict.rebase) {
-        cost = item->cost;
-        item->cost = 0;
-        ratelimit_table_charge(item, place, party);
-        item->cost = cost;
-    }
-
-    if (!item->verdict.allowed && place->slot) {
-        ratelimit_slot_guard(place->slot, RATELIMIT_GUARD_REFUSED);
-    }
 }
 
 

@@ -13,7 +13,6 @@
 #define RATELIMIT_NEARLY_FULL   3
 
 
-
 static uint64_t ratelimit_slot_age(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot);
 static ratelimit_slot_t *ratelimit_slot_empty(

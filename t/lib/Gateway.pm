@@ -81,7 +81,9 @@ sub configure {
 
     $http =~ s{\bPORT\b}{$self->{port}}g;
 
-    open my $file, '>', "$self->{dir}/nginx.conf" or die $!;
+    # nginx may be reading the former one
+
+    open my $file, '>', "$self->{dir}/new.conf" or die $!;
 
     print $file <<"END";
 $load
@@ -111,6 +113,7 @@ $http
 END
 
     close $file or die $!;
+    rename "$self->{dir}/new.conf", "$self->{dir}/nginx.conf" or die $!;
 }
 
 

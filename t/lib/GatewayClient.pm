@@ -4,7 +4,8 @@ package GatewayClient;
 # under way until all requests are sent.  None is sent twice: one whose
 # connection ends without an answer to it is unanswered.
 #
-#     requests     [[PATH, KEY], ...]
+#     requests     [[PATH, KEY], ...], or what returns one of these pairs,
+#                  or nothing when there are no more
 #     connections  how many (32)
 #     depth        requests under way on each of them (1)
 #     tick         called again and again with the number of answers so far
@@ -27,19 +28,38 @@ use constant IDLE => 20;    # seconds without any answer are a hang
 sub new {
     my ($class, %option) = @_;
 
-    return bless {
+    if (ref $option{requests} eq 'ARRAY') {
+        my $list = $option{requests};
+        my $next = 0;
+
+        $option{requests} = sub { return $list->[$next++] };
+    }
+
+    my $self = bless {
         connections => 32,
         depth => 1,
         tick => sub { },
         idle => IDLE,
         %option,
-        next => 0,
         answers => 0,
         tally => {},
         workers => {},
         open => {},
         poll => IO::Poll->new,
     }, $class;
+
+    $self->advance;
+
+    return $self;
+}
+
+
+# the request that is to be sent next
+
+sub advance {
+    my ($self) = @_;
+
+    $self->{next} = $self->{requests}->();
 }
 
 
@@ -88,9 +108,7 @@ sub run {
 sub fill {
     my ($self) = @_;
 
-    my $left = @{$self->{requests}} - $self->{next};
-
-    while ($left > 0 && keys %{$self->{open}} < $self->{connections}) {
+    while ($self->{next} && keys %{$self->{open}} < $self->{connections}) {
         $self->open_one;
     }
 
@@ -101,7 +119,7 @@ sub fill {
         $busy ||= @{$connection->{pending}};
     }
 
-    return $busy || $self->{next} < @{$self->{requests}};
+    return $busy || $self->{next};
 }
 
 
@@ -134,11 +152,10 @@ sub send_some {
 
     my $text = '';
 
-    while (@$pending < $self->{depth}) {
-        my $request = $self->{requests}[$self->{next}] or last;
-        my ($path, $key) = @$request;
+    while ($self->{next} && @$pending < $self->{depth}) {
+        my ($path, $key) = @{$self->{next}};
 
-        $self->{next}++;
+        $self->advance;
         $self->{tally}{$key}{sent}++;
 
         push @$pending, $key;

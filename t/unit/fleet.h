@@ -34,6 +34,7 @@ typedef struct {
     size_t                  n;
     uint32_t                me;
     uint64_t                now;      /* us */
+    unsigned                insist;   /* refused requests count, too */
 } fleet_t;
 
 
@@ -127,6 +128,7 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
     for (i = 0; i < f->n; i++) {
         items[i].rule = &f->rules[i];
         items[i].cost = cost;
+        items[i].insist = f->insist;
         places[i].table = &f->table;
         places[i].hash = hash;
     }

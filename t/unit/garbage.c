@@ -22,6 +22,8 @@ static void garbage_shape(ratelimit_shape_t *shape, ratelimit_algorithm_e i,
 static void garbage_state(ratelimit_state_t *state, size_t size);
 static void garbage_clock(ratelimit_clock_t *clock,
     const ratelimit_state_t *state);
+static void garbage_copy(const ratelimit_algorithm_t *algorithm,
+    const ratelimit_shape_t *shape, const ratelimit_state_t *state);
 static int garbage_round(ratelimit_algorithm_e i);
 static int garbage_sound(const ratelimit_rule_t *rule,
     const ratelimit_verdict_t *verdict, uint64_t cost);
@@ -141,6 +143,36 @@ garbage_sound(const ratelimit_rule_t *rule, const ratelimit_verdict_t *verdict,
 }
 
 
+/* into a shape with more room, or with less */
+
+static void
+garbage_copy(const ratelimit_algorithm_t *algorithm,
+    const ratelimit_shape_t *shape, const ratelimit_state_t *state)
+{
+    ratelimit_shape_t   other;
+    ratelimit_state_t  *copy;
+
+    other = *shape;
+    other.width = 0;
+    other.ring = 0;
+
+    ratelimit_shape_fit(&other, random_below(400));
+
+    if (shape->algorithm == RATELIMIT_SLIDING_WINDOW && random_percent(50)) {
+        ratelimit_shape_fit(&other, RATELIMIT_MAX_LIMIT);
+    }
+
+    copy = malloc(algorithm->size(&other));
+    if (copy == NULL) {
+        abort();
+    }
+
+    algorithm->copy(&other, copy, shape, state);
+
+    free(copy);
+}
+
+
 static int
 garbage_round(ratelimit_algorithm_e i)
 {
@@ -194,6 +226,8 @@ garbage_round(ratelimit_algorithm_e i)
         (void) algorithm->expires(&shape, &rule, state);
     }
 
+    garbage_copy(algorithm, &shape, state);
+
     free(state);
 
     return sound;
@@ -215,7 +249,8 @@ main(int argc, char **argv)
             odd += !garbage_round(i);
         }
 
-        tap_ok(odd == 0, "%s survives any state", ratelimit_algorithms[i]->name);
+        tap_ok(odd == 0, "%s survives any state",
+               ratelimit_algorithms[i]->name);
     }
 
     return tap_done();

@@ -208,51 +208,33 @@ model_admits(const model_t *m, model_int_t t, uint64_t cost)
 }
 
 
-/* the first time after t that admits; what was used only shrinks by itself */
+/* whether a time is one that is looked for: it admits, or nothing is used */
 
-static model_int_t
-model_retry(const model_t *m, model_int_t t, uint64_t cost)
+static int
+model_found(const model_t *m, model_int_t t, uint64_t cost)
 {
-    model_int_t  lo, hi, mid;
-
-    lo = t;
-    hi = t + 1;
-
-    while (!model_admits(m, hi, cost)) {
-        lo = hi;
-        hi = t + (hi - t) * 2;
-    }
-
-    while (hi - lo > 1) {
-        mid = lo + (hi - lo) / 2;
-
-        if (model_admits(m, mid, cost)) {
-            hi = mid;
-
-        } else {
-            lo = mid;
-        }
-    }
-
-    return hi;
+    return cost ? model_admits(m, t, cost) : (model_used(m, t) == 0);
 }
 
 
-/* the first time from t on at which nothing is used */
+/*
+ * The first time from t on that admits the cost or, for cost 0, at which
+ * nothing is used; what was used only shrinks by itself.
+ */
 
 static model_int_t
-model_reset(const model_t *m, model_int_t t)
+model_first(const model_t *m, model_int_t t, uint64_t cost)
 {
     model_int_t  lo, hi, mid;
 
-    if (model_used(m, t) == 0) {
+    if (model_found(m, t, cost)) {
         return t;
     }
 
     lo = t;
     hi = t + 1;
 
-    while (model_used(m, hi) != 0) {
+    while (!model_found(m, hi, cost)) {
         lo = hi;
         hi = t + (hi - t) * 2;
     }
@@ -260,7 +242,7 @@ model_reset(const model_t *m, model_int_t t)
     while (hi - lo > 1) {
         mid = lo + (hi - lo) / 2;
 
-        if (model_used(m, mid) == 0) {
+        if (model_found(m, mid, cost)) {
             hi = mid;
 
         } else {
@@ -409,7 +391,7 @@ model_measure(const model_t *m, const ratelimit_clock_t *clock,
 
     v->limit = model_is_bucket(m) ? m->rule->capacity : m->rule->limit;
     v->remaining = model_max(0, (v->limit * unit - used)) / unit;
-    v->reset_after = model_reset(m, now) - now;
+    v->reset_after = model_first(m, now, 0) - now;
     v->soft = (v->allowed && used > v->limit * unit);
     v->delay = 0;
 
@@ -449,7 +431,7 @@ model_look(const model_t *m, const ratelimit_clock_t *clock, uint64_t cost,
 
         v->retry_after = (cost > m->rule->ceiling)
                          ? m->rule->period
-                         : model_retry(m, clock->now, cost) - clock->now;
+                         : model_first(m, clock->now, cost) - clock->now;
         return;
     }
 

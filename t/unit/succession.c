@@ -27,6 +27,15 @@ typedef struct {
 } tally_t;
 
 
+static void succession_run(fleet_t *f, int number, void *data);
+static void succession_await(tally_t *tally, uint64_t more);
+static unsigned succession_wrong(fleet_t *f, tally_t *tally, uint64_t limit);
+static void succession_stop(uint32_t *stop, pid_t *pid, int n);
+static void succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    size_t old_size, size_t new_size, uint64_t new_limit);
+static void succession_chain(void);
+
+
 static void
 succession_run(fleet_t *f, int number, void *data)
 {
@@ -62,6 +71,42 @@ succession_await(tally_t *tally, uint64_t more)
 }
 
 
+/* uses up what is left of each key; counts the keys that got another sum */
+
+static unsigned
+succession_wrong(fleet_t *f, tally_t *tally, uint64_t limit)
+{
+    unsigned  wrong;
+    uint64_t  key;
+
+    wrong = 0;
+
+    for (key = 0; key < KEYS; key++) {
+
+        while (fleet_hit(f, key)) {
+            tally->admitted[key]++;
+        }
+
+        wrong += tally->admitted[key] != limit;
+    }
+
+    return wrong;
+}
+
+
+static void
+succession_stop(uint32_t *stop, pid_t *pid, int n)
+{
+    int  i;
+
+    __atomic_store_n(stop, 1, __ATOMIC_RELAXED);
+
+    for (i = 0; i < n; i++) {
+        (void) fleet_wait(pid[i]);
+    }
+}
+
+
 static void
 succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     size_t old_size, size_t new_size, uint64_t new_limit)
@@ -71,7 +116,6 @@ succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     fleet_t   old, new;
     tally_t  *tally;
     unsigned  wrong;
-    uint64_t  key;
 
     memset(&old, 0, sizeof(fleet_t));
     old.n = 1;
@@ -100,34 +144,16 @@ succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
 
     succession_await(tally, KEYS * LIMIT / 8);
 
-    __atomic_store_n(&tally->stop_old, 1, __ATOMIC_RELAXED);
-
-    for (i = 0; i < OLD; i++) {
-        (void) fleet_wait(pid[i]);
-    }
-
+    succession_stop(&tally->stop_old, pid, OLD);
     succession_await(tally, KEYS * LIMIT / 8);
 
     ratelimit_table_seal(&old.table, new.now);
 
     succession_await(tally, KEYS * LIMIT / 8);
 
-    __atomic_store_n(&tally->stop_new, 1, __ATOMIC_RELAXED);
+    succession_stop(&tally->stop_new, pid + OLD, NEW);
 
-    for (i = OLD; i < OLD + NEW; i++) {
-        (void) fleet_wait(pid[i]);
-    }
-
-    wrong = 0;
-
-    for (key = 0; key < KEYS; key++) {
-
-        while (fleet_hit(&new, key)) {
-            tally->admitted[key]++;
-        }
-
-        wrong += tally->admitted[key] != new_limit;
-    }
+    wrong = succession_wrong(&new, tally, new_limit);
 
     tap_ok(wrong == 0 && ratelimit_table_evicted(&old.table) == 0
            && ratelimit_table_evicted(&new.table) == 0,

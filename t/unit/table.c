@@ -15,6 +15,19 @@
 static const uint32_t  table_buckets[] = { 0, 10, 0, 0, 0 };
 
 
+static void table_counts(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    uint64_t limit);
+static void table_two_limits(ratelimit_algorithm_e algorithm, uint32_t
+    buckets);
+static void table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_flood(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_recency(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    uint64_t limit, size_t size, double most);
+
+
 static void
 table_counts(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit)
 {
@@ -113,6 +126,7 @@ table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
 
     item.rule = &f.rules[0];
     item.cost = 1;
+    item.insist = 0;
     place.table = &f.table;
     place.hash = hash;
 
@@ -126,6 +140,36 @@ table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
     tap_ok(fleet_hit(&f, key) == 1 && fleet_hit(&f, key) == 0,
            "%s buckets=%u: after a refund one more is admitted",
            ratelimit_algorithms[algorithm]->name, buckets);
+}
+
+
+/* who keeps asking stays out, who stops is admitted again */
+
+static void
+table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int      i, admitted;
+    fleet_t  f;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.insist = 1;
+    f.rules[0] = fleet_rule(2, 60);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    admitted = fleet_hit(&f, 1) + fleet_hit(&f, 1);
+
+    for (i = 0; i < 600; i++) {
+        f.now += RATELIMIT_SECOND;
+        admitted += fleet_hit(&f, 1);
+    }
+
+    f.now += 125 * RATELIMIT_SECOND;
+
+    tap_ok(admitted == 2 && fleet_hit(&f, 1),
+           "%s buckets=%u: %d admitted while it knocks, one after a rest",
+           ratelimit_algorithms[algorithm]->name, buckets, admitted);
 }
 
 
@@ -285,6 +329,12 @@ main(void)
     table_refund(RATELIMIT_SLIDING_WINDOW, 1);
     table_flood(RATELIMIT_SLIDING_WINDOW, 1);
     table_expiry(RATELIMIT_SLIDING_WINDOW, 1);
+
+    table_insist(RATELIMIT_SLIDING_WINDOW, 1);
+    table_insist(RATELIMIT_SLIDING_WINDOW, 10);
+    table_insist(RATELIMIT_SLIDING_LOG, 0);
+    table_insist(RATELIMIT_TOKEN_BUCKET, 0);
+    table_insist(RATELIMIT_LEAKY_BUCKET, 0);
 
     table_recency(RATELIMIT_FIXED_WINDOW, 0);
     table_recency(RATELIMIT_SLIDING_WINDOW, 10);

@@ -1,0 +1,160 @@
+#!/usr/bin/perl
+
+# Who is never limited: monitoring, the office, a partner.  If this fails,
+# either they are refused, or anybody gets through.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Ratelimit;
+use Test::Nginx::Socket 'no_plan';
+
+repeat_each(1);
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: a value that is neither empty nor 0 bypasses all limits
+--- http_config
+    ratelimit_zone $server_name zone=values:1m rate=5r/h;
+--- config
+    location /t {
+        ratelimit zone=values;
+        ratelimit_bypass $arg_free;
+        add_header X-Status $ratelimit_status always;
+        try_files /index.html =404;
+    }
+--- request eval
+["GET /t", "GET /t?free=", "GET /t?free=0", "GET /t?free=1", "GET /t?free=no",
+ "GET /t?free=00", "GET /t?other=1"]
+--- error_code eval
+[(200) x 7]
+--- response_headers eval
+["X-Status: PASSED\nX-RateLimit-Remaining: 4",
+ "X-Status: PASSED\nX-RateLimit-Remaining: 3",
+ "X-Status: PASSED\nX-RateLimit-Remaining: 2",
+ "X-Status: BYPASSED\n!X-RateLimit-Remaining",
+ "X-Status: BYPASSED\n!X-RateLimit-Remaining",
+ "X-Status: BYPASSED\n!X-RateLimit-Remaining",
+ "X-Status: PASSED\nX-RateLimit-Remaining: 1"]
+
+
+
+=== TEST 2: who bypasses passes where others are refused
+--- http_config
+    ratelimit_zone $server_name zone=passes:1m rate=1r/h;
+--- config
+    location /t {
+        ratelimit zone=passes;
+        ratelimit_bypass $arg_free;
+        try_files /index.html =404;
+    }
+--- request eval
+["GET /t", "GET /t", "GET /t?free=1", "GET /t"]
+--- error_code eval
+[200, 429, 200, 429]
+
+
+
+=== TEST 3: one of several values is enough
+--- http_config
+    ratelimit_zone $server_name zone=several:1m rate=1r/h;
+--- config
+    location /t {
+        ratelimit zone=several cost=2;
+        ratelimit_bypass $arg_a "$arg_b$arg_c";
+        try_files /index.html =404;
+    }
+--- request eval
+["GET /t", "GET /t?a=1", "GET /t?b=1", "GET /t?c=1", "GET /t?a=0&b=0",
+ "GET /t?b=0&c=0", "GET /t?a=0&c=1"]
+--- error_code eval
+[429, 200, 200, 200, 429, 200, 200]
+
+
+
+=== TEST 4: a bypass may be a network
+--- http_config
+    geo $office { 127.0.0.0/8 1; default 0; }
+    geo $elsewhere { 10.0.0.0/8 1; default 0; }
+    ratelimit_zone $server_name zone=network:1m rate=1r/h;
+--- config
+    ratelimit zone=network cost=2;
+
+    location /office { ratelimit_bypass $office; try_files /index.html =404; }
+    location /elsewhere { ratelimit_bypass $elsewhere;
+                          try_files /index.html =404; }
+--- request eval
+["GET /office", "GET /elsewhere"]
+--- error_code eval
+[200, 429]
+
+
+
+=== TEST 5: a bypass is inherited, and replaced as a whole
+--- http_config
+    ratelimit_zone $server_name zone=inherited:1m rate=1r/h;
+    ratelimit_bypass $arg_a;
+--- config
+    ratelimit zone=inherited cost=2;
+
+    location /inherited { try_files /index.html =404; }
+    location /own { ratelimit_bypass $arg_b; try_files /index.html =404; }
+--- request eval
+["GET /inherited?a=1", "GET /inherited?b=1", "GET /own?a=1", "GET /own?b=1"]
+--- error_code eval
+[200, 429, 429, 200]
+
+
+
+=== TEST 6: where nothing is limited, nothing is bypassed
+--- http_config
+    ratelimit_zone $server_name zone=nothing:1m rate=1r/h;
+--- config
+    location /t { ratelimit zone=nothing; }
+    location /off {
+        ratelimit_bypass $arg_free;
+        add_header X-Status "$ratelimit_status." always;
+        try_files /index.html =404;
+    }
+--- request
+GET /off?free=1
+--- response_headers
+X-Status: .
+
+
+
+=== TEST 7: who bypasses us does not bypass limit_req
+--- http_config
+    limit_req_zone $server_name zone=theirs:1m rate=1r/m;
+    ratelimit_zone $server_name zone=ours:1m rate=1r/h;
+--- config
+    location /t {
+        ratelimit zone=ours cost=2;
+        ratelimit_bypass 1;
+        limit_req zone=theirs;
+        try_files /index.html =404;
+    }
+--- request eval
+[("GET /t") x 2]
+--- error_code eval
+[200, 503]
+
+
+
+=== TEST 8: an upstream's fields are not touched for who bypasses
+--- http_config
+    ratelimit_zone $server_name zone=upstream:1m rate=1r/h;
+--- config
+    location /t {
+        ratelimit zone=upstream;
+        ratelimit_bypass $arg_free;
+        proxy_pass http://127.0.0.1:$server_port/upstream;
+    }
+    location /upstream { add_header X-RateLimit-Limit 77; return 200; }
+--- request
+GET /t?free=1
+--- response_headers
+X-RateLimit-Limit: 77

@@ -1,0 +1,174 @@
+#!/usr/bin/perl
+
+# $ratelimit_client: one customer owns a whole /64 of IPv6 addresses, 2^64 of
+# them.  If this fails, such a customer has no limit at all, or neighbours
+# share one.
+
+use strict;
+use warnings;
+
+use lib 't/lib';
+use Ratelimit;
+use Test::Nginx::Socket 'no_plan';
+
+# the addresses of the clients are those that a trusted proxy tells
+
+our $realip = 'set_real_ip_from 127.0.0.0/8;
+               real_ip_header X-Forwarded-For;';
+
+sub from {
+    return [map { "X-Forwarded-For: $_" } @_];
+}
+
+repeat_each(1);
+
+run_tests();
+
+__DATA__
+
+=== TEST 1: addresses of one /64 are one client, those of another are not
+--- http_config eval
+"$::realip
+ ratelimit_zone \$ratelimit_client zone=net:1m rate=2r/h;"
+--- config
+    location /t { ratelimit zone=net; try_files /index.html =404; }
+--- request eval
+[("GET /t") x 7]
+--- more_headers eval
+::from("2001:db8:1:2::1", "2001:db8:1:2::2", "2001:db8:1:2:ffff:ffff:ffff:ffff",
+       "2001:db8:1:3::1", "2001:db8:1:3::", "2001:db8:1:3::1",
+       "2001:db9:1:2::1")
+--- error_code eval
+[200, 200, 429, 200, 200, 429, 200]
+
+
+
+=== TEST 2: IPv4 addresses are not cut
+--- http_config eval
+"$::realip
+ ratelimit_zone \$ratelimit_client zone=ipv4:1m rate=1r/h;"
+--- config
+    location /t { ratelimit zone=ipv4; try_files /index.html =404; }
+    location /cut { ratelimit zone=ipv4; ratelimit_ipv6_prefix 1;
+                    try_files /index.html =404; }
+--- request eval
+["GET /t", "GET /t", "GET /t", "GET /cut", "GET /cut"]
+--- more_headers eval
+::from("192.0.2.1", "192.0.2.2", "192.0.2.1", "192.0.2.2", "192.0.2.3")
+--- error_code eval
+[200, 200, 429, 429, 200]
+
+
+
+=== TEST 3: the length of the prefix may be chosen
+--- http_config eval
+"$::realip
+ ratelimit_zone \$ratelimit_client zone=p128:1m rate=1r/h;
+ ratelimit_zone \$ratelimit_client zone=p48:1m rate=1r/h;
+ ratelimit_ipv6_prefix 48;"
+--- config
+    location /p48 { ratelimit zone=p48; try_files /index.html =404; }
+    location /p128 { ratelimit zone=p128; ratelimit_ipv6_prefix 128;
+                     try_files /index.html =404; }
+--- request eval
+["GET /p48", "GET /p48", "GET /p48", "GET /p128", "GET /p128", "GET /p128"]
+--- more_headers eval
+::from("2001:db8:1:2::1", "2001:db8:1:ffff::1", "2001:db8:2::1",
+       "2001:db8:1:2::1", "2001:db8:1:2::2", "2001:db8:1:2::1")
+--- error_code eval
+[200, 429, 200, 200, 200, 429]
+
+
+
+=== TEST 4: the prefix may end within a byte
+--- http_config eval
+"$::realip
+ ratelimit_zone \$ratelimit_client zone=p61:1m rate=1r/h;
+ ratelimit_zone \$ratelimit_client zone=p33:1m rate=1r/h;"
+--- config
+    location /p61 { ratelimit zone=p61; ratelimit_ipv6_prefix 61;
+                    try_files /index.html =404; }
+    location /p33 { ratelimit zone=p33; ratelimit_ipv6_prefix 33;
+                    try_files /index.html =404; }
+--- request eval
+["GET /p61", "GET /p61", "GET /p61", "GET /p33", "GET /p33", "GET /p33"]
+--- more_headers eval
+::from("2001:db8:1:8::1", "2001:db8:1:f::1", "2001:db8:1:10::1",
+       "2001:db8:7fff::1", "2001:db8:8000::1", "2001:db8::1")
+--- error_code eval
+[200, 429, 200, 200, 200, 429]
+
+
+
+=== TEST 5: an IPv4 address that is written as IPv6 is the same client
+--- http_config eval
+"$::realip
+ ratelimit_zone \$ratelimit_client zone=mapped:1m rate=1r/h;"
+--- config
+    location /t { ratelimit zone=mapped; try_files /index.html =404; }
+--- request eval
+[("GET /t") x 4]
+--- more_headers eval
+::from("::ffff:192.0.2.1", "::ffff:192.0.2.2", "192.0.2.1", "::ffff:c000:202")
+--- error_code eval
+[200, 200, 429, 429]
+
+
+
+=== TEST 6: the value is 4 or 16 bytes, cut with zeros
+--- http_config eval
+"$::realip" . '
+ map $ratelimit_client $client {
+     "~^\x20\x01\x0d\xb8\x00\x01\x00\x02\x00{8}$"  ipv6;
+     "~^\xc0\x00\x02\x01$"                         ipv4;
+     default                                       other;
+ }'
+--- config
+    location /t { add_header X-Client $client; try_files /index.html =404; }
+--- request eval
+[("GET /t") x 3]
+--- more_headers eval
+::from("2001:db8:1:2:3:4:5:6", "192.0.2.1", "2001:db8:1:3::")
+--- error_code eval
+[200, 200, 200]
+--- response_headers eval
+["X-Client: ipv6", "X-Client: ipv4", "X-Client: other"]
+
+
+
+=== TEST 7: who is not trusted can't choose an address
+--- http_config
+    set_real_ip_from 192.0.2.1;
+    real_ip_header X-Forwarded-For;
+
+    ratelimit_zone $ratelimit_client zone=liar:1m rate=1r/h;
+--- config
+    location /t { ratelimit zone=liar; try_files /index.html =404; }
+--- request eval
+[("GET /t") x 2]
+--- more_headers eval
+::from("2001:db8:1:2::1", "2001:db8:1:3::1")
+--- error_code eval
+[200, 429]
+
+
+
+=== TEST 8: a client on a unix socket has no address to be limited by
+--- http_config
+    ratelimit_zone $ratelimit_client zone=unix:1m rate=1r/h;
+
+    server {
+        listen unix:$TEST_NGINX_SERVER_ROOT/logs/client.sock;
+        ratelimit zone=unix;
+    }
+--- config
+    location /t {
+        proxy_pass
+            http://unix:$TEST_NGINX_SERVER_ROOT/logs/client.sock:/index.html;
+    }
+--- request eval
+[("GET /t") x 2]
+--- error_code eval
+[200, 200]
+--- response_headers eval
+["!X-RateLimit-Limit", "!X-RateLimit-Limit"]
