@@ -149,7 +149,8 @@ valgrind:  ## run the nginx tests under valgrind
 	@.ci/install test valgrind
 	@$(SUBMAKE) all
 	@rm -rf $(OUT)/valgrind && mkdir -m 1777 $(OUT)/valgrind
-	@VALGRIND_OPTS='--log-file=$(OUT)/valgrind/%p --keep-debuginfo=yes' \
+	@VALGRIND_OPTS='--log-file=$(OUT)/valgrind/%p --keep-debuginfo=yes \
+	    --suppressions=t/valgrind.suppress' \
 	    TEST_NGINX_USE_VALGRIND=1 $(PROVE) $(SUITE)
 	@! grep -r ratelimit_ $(OUT)/valgrind
 

@@ -12,9 +12,6 @@ use lib 't/lib';
 use Ratelimit;
 use IO::Socket::INET;
 use Test::Nginx::Socket 'no_plan';
-use Time::HiRes qw(sleep time);
-
-use constant PATIENCE => 10;    # seconds
 
 
 # a piece of configuration, and the same of ours
@@ -56,33 +53,16 @@ add_response_body_check(sub {
 
         print $client "$request\r\nHost: localhost\r\n\r\n";
 
-        ok(said('error', qr/delaying request.*"\Q$request\E"/),
+        ok(Ratelimit::said('error', qr/delaying request.*"\Q$request\E"/),
            "$name - $uri waits");
         close $client;
 
-        ok(said('error', qr/prematurely closed.*"\Q$request\E"/),
+        ok(Ratelimit::said('error', qr/prematurely closed.*"\Q$request\E"/),
            "$name - $uri: it is noticed that the client is gone");
-        ok(said('access', qr/"\Q$request\E" 499 0/),
+        ok(Ratelimit::said('access', qr/"\Q$request\E" 499 0/),
            "$name - $uri: the request ends");
     }
 });
-
-
-# waits until a log has a line like this
-
-sub said {
-    my ($log, $pattern) = @_;
-
-    my $until = time + PATIENCE;
-
-    while (time < $until) {
-        open my $in, '<', server_root() . "/logs/$log.log" or die "open: $!";
-        return 1 if grep { $_ =~ $pattern } <$in>;
-        sleep 0.02;
-    }
-
-    return 0;
-}
 
 
 repeat_each(1);

@@ -153,7 +153,7 @@ typedef struct {
         const ratelimit_clock_t *clock, uint64_t cost);
     void   (*refund)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, ratelimit_state_t *state,
-        uint64_t stamp, uint64_t cost);
+        const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
     uint64_t  (*expires)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, const ratelimit_state_t *state);
     size_t    (*size)(const ratelimit_shape_t *shape);

@@ -90,17 +90,37 @@ ratelimit_bucket_punish(const ratelimit_shape_t *shape,
 }
 
 
+/*
+ * What has dripped back meanwhile would have been lost had the charge not been
+ * there: all that dripped after the bucket would have been whole, which is
+ * what the stamp says.  That much is not given back a second time.
+ */
+
 void
 ratelimit_bucket_refund(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
-    uint64_t cost)
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
 {
-    (void) shape;
-    (void) rule;
+    uint64_t  lost, left;
 
-    if (state[0] <= stamp) {
-        state[1] = ratelimit_sub(state[1], cost);
+    (void) shape;
+
+    if (state[0] > stamp) {
+        return;
     }
+
+    left = ratelimit_sub(state[1], cost);
+
+    if (left && clock->now > stamp) {
+        lost = ratelimit_muldiv_ceil(ratelimit_min(cost, rule->ceiling),
+                                     rule->period, rule->limit);
+        lost = ratelimit_min(lost, clock->now - stamp);
+
+        state[0] = ratelimit_min(state[0] + lost, clock->now);
+        ratelimit_store_barrier();
+    }
+
+    state[1] = left;
 }
 
 

@@ -59,8 +59,8 @@ void ratelimit_bucket_punish(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost);
 void ratelimit_bucket_refund(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
-    uint64_t cost);
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 uint64_t ratelimit_bucket_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
 size_t ratelimit_bucket_size(const ratelimit_shape_t *shape);

@@ -31,8 +31,8 @@ static void ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost);
 static void ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
-    uint64_t cost);
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static uint64_t ratelimit_fixed_window_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
 static size_t ratelimit_fixed_window_size(const ratelimit_shape_t *shape);
@@ -132,11 +132,12 @@ ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
 
 static void
 ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
-    uint64_t cost)
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
 {
     (void) shape;
     (void) rule;
+    (void) clock;
 
     if (state[0] == stamp) {
         state[1] = ratelimit_sub(state[1], cost);

@@ -42,7 +42,8 @@ ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
     ratelimit_bucket_admit(rule, &bucket, cost, 0, verdict);
     ratelimit_bucket_tell(rule, &bucket, cost, 1, verdict);
 
-    verdict->stamp = clock->now + bucket.lead;
+    verdict->stamp = clock->now + bucket.lead
+                     + ratelimit_div_ceil(bucket.level, rule->limit);
 
     /*
      * An admitted level never exceeds the ceiling, so there is no delay if so

@@ -32,8 +32,8 @@ static void ratelimit_sliding_log_rewrite(ratelimit_times_t *log,
 static void ratelimit_sliding_log_prune(ratelimit_times_t *log,
     ratelimit_state_t *state, uint64_t ticks);
 static void ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
-    uint64_t cost);
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static uint64_t ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
 static size_t ratelimit_sliding_log_size(const ratelimit_shape_t *shape);
@@ -244,14 +244,15 @@ ratelimit_sliding_log_prune(ratelimit_times_t *log,
 
 static void
 ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
-    uint64_t cost)
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
 {
     uint32_t           i, later, found;
     uint64_t           age;
     ratelimit_times_t  log;
 
     (void) rule;
+    (void) clock;
 
     ratelimit_times_unpack(shape, state, &log);
 

@@ -70,8 +70,8 @@ static void ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
 static void ratelimit_sliding_window_rotate(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, ratelimit_sliding_window_t *window);
 static void ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
-    uint64_t cost);
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static uint64_t ratelimit_sliding_window_expires(
     const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     const ratelimit_state_t *state);
@@ -360,13 +360,14 @@ ratelimit_sliding_window_rotate(const ratelimit_shape_t *shape,
 
 static void
 ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t stamp,
-    uint64_t cost)
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
 {
     uint32_t  place;
     uint64_t  count;
 
     (void) rule;
+    (void) clock;
 
     if (stamp > state[0] || state[0] - stamp > shape->buckets) {
         return;

@@ -40,7 +40,8 @@ ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
     ratelimit_bucket_admit(rule, &bucket, cost, rule->wait, verdict);
     ratelimit_bucket_tell(rule, &bucket, cost, rule->capacity, verdict);
 
-    verdict->stamp = clock->now + bucket.lead;
+    verdict->stamp = clock->now + bucket.lead
+                     + ratelimit_div_ceil(bucket.level, rule->limit);
 
     /* who waits for a token of a hard limit does not go above it */
 

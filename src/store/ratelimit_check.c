@@ -466,7 +466,8 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
         table = places[i].active;
 
         table->algorithm->refund(&table->shape, items[i].rule, items[i].state,
-                                 items[i].verdict.stamp, items[i].cost);
+                                 clock, items[i].verdict.stamp,
+                                 items[i].cost);
 
         if (table->nblocks == 0) {
             ratelimit_slot_pack(table, places[i].slot, items[i].state);

@@ -268,12 +268,12 @@ fuzz_step(fuzz_input_t *in, fuzz_world_t *world)
 
     case 2:
         world->algorithm->refund(&world->shape, &world->rule, world->state,
-                                 world->stamp, cost);
+                                 &clock, world->stamp, cost);
         break;
 
     case 3:
         world->algorithm->refund(&world->shape, &world->rule, world->state,
-                                 fuzz_take(in, 8), cost);
+                                 &clock, fuzz_take(in, 8), cost);
         break;
 
     case 4:

@@ -50,6 +50,7 @@ BEGIN {
 use Test::More;
 use Test::Nginx::Socket ();
 use Test::Nginx::Util;
+use Time::HiRes qw(sleep time);
 
 
 add_block_preprocessor(sub {
@@ -96,6 +97,23 @@ Test::Nginx::Socket::add_response_body_check(sub {
              $block->name . " - the log of request $i");
     }
 });
+
+
+# waits until a log, "access" or "error", has a line like this
+
+sub said {
+    my ($log, $pattern) = @_;
+
+    my $until = time + timeout();
+
+    while (time < $until) {
+        open my $in, '<', server_root() . "/logs/$log.log" or die "open: $!";
+        return 1 if grep { $_ =~ $pattern } <$in>;
+        sleep 0.02;
+    }
+
+    return 0;
+}
 
 
 sub lines_from {

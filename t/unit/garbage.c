@@ -217,7 +217,7 @@ garbage_round(ratelimit_algorithm_e i)
             algorithm->charge(&shape, &rule, state, &clock, cost);
 
         } else {
-            algorithm->refund(&shape, &rule, state,
+            algorithm->refund(&shape, &rule, state, &clock,
                               random_percent(50) ? verdict.stamp
                                                  : random_bits(64),
                               cost);

@@ -317,7 +317,7 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
     label = action + len;
 
     if (strncmp(action, "give", len) == 0) {
-        v->algorithm->refund(&v->shape, &v->rule, v->state,
+        v->algorithm->refund(&v->shape, &v->rule, v->state, clock,
                              *vectors_stamp(v, label), cost);
         cost = 0;
     }

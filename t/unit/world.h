@@ -121,7 +121,7 @@ static void __attribute__((unused))
 world_refund(world_t *w, ratelimit_state_t *state, uint64_t stamp,
     uint64_t cost)
 {
-    w->algorithm->refund(&w->shape, &w->rule, state, stamp, cost);
+    w->algorithm->refund(&w->shape, &w->rule, state, &w->clock, stamp, cost);
 }
 
 
