@@ -47,11 +47,15 @@ PROVE = TEST_NGINX_BINARY=$(NGINX_BINARY) TEST_NGINX_LOAD_MODULES=$(MODULE) \
     RATELIMIT_MODULE=$(MODULE) prove
 
 # the tests that drive nginx by Test::Nginx
-SUITE = $(shell grep -l 'Test::Nginx::Socket' $(TESTS))
+SUITE = $(or $(shell grep -sl 'Test::Nginx::Socket' $(TESTS)), \
+    $(error there is no test of nginx in "$(TESTS)"))
 
 # nginx itself is not free of what the second one finds
 ASAN = -fsanitize=address
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=undefined
+
+VALGRIND = --log-file=$(OUT)/valgrind/%p --keep-debuginfo=yes \
+    --suppressions=t/valgrind.suppress
 
 
 .PHONY: all
@@ -127,9 +131,9 @@ test:  ## run all tests (TESTS="t/x.t ...")
 
 
 .PHONY: unit
-unit:  ## run the tests that need no nginx
+unit:  ## run the tests of core and table, without nginx
 	@.ci/install test
-	@$(PROVE) $(filter-out $(SUITE) t/06-% t/07-%,$(TESTS))
+	@$(PROVE) t/03-unit.t
 
 
 .PHONY: style
@@ -149,9 +153,7 @@ valgrind:  ## run the nginx tests under valgrind
 	@.ci/install test valgrind
 	@$(SUBMAKE) all
 	@rm -rf $(OUT)/valgrind && mkdir -m 1777 $(OUT)/valgrind
-	@VALGRIND_OPTS='--log-file=$(OUT)/valgrind/%p --keep-debuginfo=yes \
-	    --suppressions=t/valgrind.suppress' \
-	    TEST_NGINX_USE_VALGRIND=1 $(PROVE) $(SUITE)
+	@VALGRIND_OPTS='$(VALGRIND)' TEST_NGINX_USE_VALGRIND=1 $(PROVE) $(SUITE)
 	@! grep -r ratelimit_ $(OUT)/valgrind
 
 

@@ -12,6 +12,9 @@ static void *ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf);
 static char *ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent,
     void *child);
 static ngx_int_t ngx_http_ratelimit_init(ngx_conf_t *cf);
+static ngx_int_t ngx_http_ratelimit_add_handler(ngx_conf_t *cf,
+    ngx_http_phases phase, ngx_http_handler_pt handler);
+static ngx_int_t ngx_http_ratelimit_init_process(ngx_cycle_t *cycle);
 
 
 static ngx_command_t  ngx_http_ratelimit_commands[] = {
@@ -27,6 +30,13 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_1MORE,
       ngx_http_ratelimit,
       NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
+    { ngx_string("ratelimit_elastic"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_1MORE,
+      ngx_http_ratelimit_set_elastic,
+      NGX_HTTP_MAIN_CONF_OFFSET,
       0,
       NULL },
 
@@ -105,7 +115,7 @@ ngx_module_t  ngx_http_ratelimit_module = {
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
     ngx_http_ratelimit_store_init_module,  /* init module */
-    ngx_http_ratelimit_store_init_process, /* init process */
+    ngx_http_ratelimit_init_process,       /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
     NULL,                                  /* exit process */
@@ -198,8 +208,6 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 static ngx_int_t
 ngx_http_ratelimit_init(ngx_conf_t *cf)
 {
-    ngx_http_handler_pt             *h;
-    ngx_http_core_main_conf_t       *cmcf;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
     if (ngx_http_ratelimit_bind(cf) != NGX_OK) {
@@ -214,16 +222,69 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_PREACCESS_PHASE].handlers);
-    if (h == NULL) {
+    if (((rmcf->stages & NGX_HTTP_RATELIMIT_BEFORE_AUTH)
+         && ngx_http_ratelimit_add_handler(cf, NGX_HTTP_PREACCESS_PHASE,
+                                           ngx_http_ratelimit_handler)
+            != NGX_OK)
+        || ((rmcf->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
+            && ngx_http_ratelimit_add_handler(cf, NGX_HTTP_PRECONTENT_PHASE,
+                                       ngx_http_ratelimit_after_auth_handler)
+               != NGX_OK)
+        || (rmcf->outcomes
+            && ngx_http_ratelimit_add_handler(cf, NGX_HTTP_LOG_PHASE,
+                                              ngx_http_ratelimit_log_handler)
+               != NGX_OK))
+    {
         return NGX_ERROR;
     }
-
-    *h = ngx_http_ratelimit_handler;
 
     ngx_http_ratelimit_header_filter_init();
 
     return NGX_OK;
+}
+
+
+/*
+ * Handlers of a phase run from the last to the first.  In preaccess ours runs
+ * after all others: realip must have set the address, and whom limit_req or
+ * limit_conn refuse is not counted.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_add_handler(ngx_conf_t *cf, ngx_http_phases phase,
+    ngx_http_handler_pt handler)
+{
+    ngx_array_t                *handlers;
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    handlers = &cmcf->phases[phase].handlers;
+
+    h = ngx_array_push(handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (phase == NGX_HTTP_PREACCESS_PHASE) {
+        h = handlers->elts;
+
+        ngx_memmove(h + 1, h,
+                    (handlers->nelts - 1) * sizeof(ngx_http_handler_pt));
+    }
+
+    *h = handler;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
+{
+    if (ngx_http_ratelimit_store_init_process(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_elastic_init_process(cycle);
 }

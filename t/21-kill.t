@@ -16,53 +16,61 @@ use Gateway;
 use constant WORKERS => 4;
 use constant KILLS => 100;
 use constant KEYS => 8;
-use constant LIMIT => 1000;
+use constant LIMIT => 1500;
 
-# Many rates, so that a worker is inside of a decision for much of its time.
-# All requests of this test are of one window each.
-my $rates = join ' ', map { "rate=1000r/${_}h" } 10 .. 25;
+# So many limits that a worker spends much of its time inside of decisions, and
+# so long ones that all of this happens in one window.
+my @zones = qw(a b c);
+my @many = 10 .. 59;
+my $rates = join ' ', map { "rate=1500r/${_}h" } @many;
 
 # a state in one word, and two in blocks
 my %zone = (
-    token_bucket => 'algorithm=token_bucket capacity=1000 '
-                    . join(' ', map { "rate=1r/${_}d" } 10 .. 25),
+    token_bucket => 'algorithm=token_bucket capacity=1500 '
+                    . join(' ', map { "rate=1r/${_}d" } @many),
     sliding_window => "buckets=60 $rates",
     sliding_log => "algorithm=sliding_log $rates",
 );
 
 for my $name (sort keys %zone) {
-    subtest $name => sub { killed($name) };
+    subtest $name => sub { killed($name, '32m') };
+    subtest "$name and reloads" => sub { killed($name, '32m', '48m') };
 }
 
 done_testing();
 
 
+# at random until all are killed, then enough of all keys; if there are several
+# sizes, nginx reloads with one after the other meanwhile
+
 sub killed {
-    my ($name) = @_;
+    my ($name, @sizes) = @_;
 
-    my $gateway = Gateway->start(
-        workers => WORKERS,
-        http => "ratelimit_zone \$http_x_key zone=z:16m $zone{$name};\n"
-                . Gateway->server('/' => 'ratelimit zone=z;'),
-    );
-
+    my $gateway = Gateway->start(workers => WORKERS,
+                                 http => config($name, $sizes[0]));
     my $kills = 0;
-    my $next = 0;
+    my @rest = shuffle((0 .. KEYS - 1) x (LIMIT + 100));
 
     my $tally = $gateway->load(
         connections => 32,
         depth => 4,
-        requests => [shuffle(map { [ '/', 'key ' . $_ % KEYS ] }
-                             1 .. KEYS * LIMIT * 3)],
+        requests => sub {
+            my $key = $kills < KILLS ? int rand KEYS : pop @rest;
+
+            return defined $key ? ['/', "key $key"] : undef;
+        },
         tick => sub {
             my ($answers) = @_;
 
-            return if $kills == KILLS || $answers < $next;
+            return if $kills == KILLS || $answers < $kills * 80;
 
-            my @workers = $gateway->current_workers or return;
+            my @workers = $gateway->busy_workers or return;
 
             $kills += kill 'KILL', $workers[rand @workers];
-            $next = $answers + 150;
+
+            return if @sizes == 1 || $kills % 10;
+
+            $gateway->hup(config($name, $sizes[$kills / 10 % @sizes]));
         },
     );
 
@@ -72,12 +80,23 @@ sub killed {
 
     held($tally->{keys}{"key $_"}, "key $_") for 0 .. KEYS - 1;
 
-    Gateway::await(sub { $gateway->current_workers == WORKERS }, 'workers');
+    Gateway::await(sub { $gateway->settled }, 'workers');
 
     still_fast($gateway);
 
     is($gateway->complaints(qr/exited on signal 9/), '',
        'nothing to complain about');
+}
+
+
+sub config {
+    my ($name, $size) = @_;
+
+    my @lines = map { "ratelimit_zone \$http_x_key "
+                      . "zone=$_:$size $zone{$name};\n" } @zones;
+    my @limits = map { "ratelimit zone=$_;" } @zones;
+
+    return join '', @lines, Gateway->server('/' => "@limits");
 }
 
 
@@ -103,7 +122,7 @@ sub still_fast {
     my $start = time;
     my $tally = $gateway->load(connections => 64, requests => [
         map({ ['/', "key $_"] } (0 .. KEYS - 1) x 100),
-        map({ ['/', "new $_"] } 1 .. 2000),
+        map({ ['/', "new $_"] } 1 .. 500),
     ]);
 
     my %status;
@@ -115,7 +134,7 @@ sub still_fast {
             for keys %{$tally->{keys}{$key}};
     }
 
-    is_deeply($status{new}, { sent => 2000, 200 => 2000 },
+    is_deeply($status{new}, { sent => 500, 200 => 500 },
               'new keys are served');
     is_deeply($status{key}, { sent => 100 * KEYS, 429 => 100 * KEYS },
               'old ones are refused');

@@ -96,29 +96,52 @@ sub told {
 
     cmp_ok(scalar @lines, '>', 0, 'the log tells');
     cmp_ok(scalar @lines, '<=', $spent + 2, 'once a second at most');
-    is_deeply([grep { $seconds{$_} > 1 } keys %seconds], [],
-              'and never twice in one');
+
+    # a second of the module may begin inside of one of the wall clock
+
+    is_deeply([grep { $seconds{$_} > 2 } keys %seconds], [], 'evenly');
 }
 
 
-# a zone has room for hardly any state, or for fewer than one request needs
+# A zone has room for hardly any state: either nginx refuses to start with it,
+# or it serves; here for one request that needs many of them.
 
 sub largest {
-    for my $n (1, 3, 6, 8) {
-        my $rates = join ' ', map { "rate=1900r/${_}d" } 1 .. $n;
-        my $gateway = Gateway->start(
-            workers => WORKERS,
-            http => 'ratelimit_zone $http_x_key zone=z:64k '
-                    . "algorithm=sliding_log $rates;\n"
-                    . Gateway->server('/' => 'ratelimit zone=z;'),
-        );
+    my $served = 0;
+
+    for my $size (qw(64k 512k 1m 2m)) {
+        my $gateway = eval { crowded($size) };
+
+        if (!$gateway) {
+            like($@, qr/zone "z" is too small/, "$size: is too small");
+            is($served, 0, "$size: as all that are smaller");
+            next;
+        }
 
         my $tally = $gateway->load(idle => 5, requests => [
             map { ['/', "new $_"] } 1 .. 2000
         ]);
 
-        is($tally->{hang}, 0, "$n rates: no hang");
-        is(sum($tally, 'new')->{200}, 2000, "$n rates: all were admitted");
+        is($tally->{hang}, 0, "$size: no hang");
+        is(sum($tally, 'new')->{200}, 2000, "$size: all were admitted");
         is($gateway->complaints, '', 'nothing to complain about');
+
+        $served++;
     }
+
+    cmp_ok($served, '>', 1, 'some sizes serve');
+}
+
+
+sub crowded {
+    my ($size) = @_;
+
+    my $rates = join ' ', map { "rate=1900r/${_}d" } 1 .. 8;
+
+    return Gateway->start(
+        workers => WORKERS,
+        http => "ratelimit_zone \$http_x_key zone=z:$size "
+                . "algorithm=sliding_log $rates;\n"
+                . Gateway->server('/' => 'ratelimit zone=z;'),
+    );
 }

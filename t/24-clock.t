@@ -176,9 +176,11 @@ sub nobody_twice {
 
         is($answer->{status}, 429, 'refused');
         cmp_ok($answer->{'retry-after'}, '<=', $longest, 'not too long');
-        cmp_ok($answer->{'retry-after'}, '>', HOUR / 2 - 120, 'long enough');
+        cmp_ok($answer->{'retry-after'}, '>', HOUR / 2 - 120,
+               'long enough');
 
-        is(admitted($path, 'other ' . $others++, 6), 5, 'somebody else has a limit');
+        is(admitted($path, 'other ' . $others++, 6), 5,
+           'somebody else has a limit');
     }
 
     set_clock($start + 3 * DAY);
@@ -219,7 +221,7 @@ sub nobody_locked_out {
                "@$key seconds");
         }
 
-        cmp_ok(time - $start, '<', 4.5, 'in time');
+        cmp_ok(time - $start, '<', 10, 'in time');
 
         set_clock(0);
     }

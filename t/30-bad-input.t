@@ -798,7 +798,8 @@ sub write_conf {
     $head =~ s/http \{/http {\n$settings\n$zones/;
     $head =~ s/server \{/server { listen unix:$dir\/socket;/;
 
-    my $before = "load_module $module;\nevents {}\n$head\n";
+    my $before = "load_module $module;\n"
+                 . "pid $dir/nginx.pid; events {}\n$head\n";
     my $marked = ($text =~ /\A(.*)# here/s) ? $1 : $text;
 
     write_file($conf, "$before$text\n$tail\n");

@@ -501,3 +501,27 @@ RateLimit-Policy: "/login";q=3;w=3600
  "RateLimit: \"day\";r=0;t=\\d+\nRetry-After: 86[34]\\d\\d",
  "RateLimit: \"hour\";r=0;t=\\d+\nRetry-After: 3[56]\\d\\d",
  "RateLimit: \"hour\";r=0;t=\\d+"]
+
+
+
+=== TEST 25: the fields are on what a filter refuses, once
+--- http_config
+    ratelimit_zone $arg_k zone=e412:1m rate=9r/h;
+--- config
+    location /t { ratelimit zone=e412; }
+    location /p { ratelimit zone=e412; error_page 412 /index.html; }
+--- user_files
+>>> t.txt
+text
+>>> p.txt
+text
+--- request eval
+["GET /t.txt?k=a", "GET /p.txt?k=a", "GET /t.txt?k=a"]
+--- more_headers eval
+['If-Match: "other"', 'If-Match: "other"', 'Range: bytes=1000-']
+--- error_code eval
+[412, 412, 416]
+--- response_headers eval
+["X-RateLimit-Limit: 9\nX-RateLimit-Remaining: 8",
+ "X-RateLimit-Limit: 9\nX-RateLimit-Remaining: 7",
+ "X-RateLimit-Limit: 9\nX-RateLimit-Remaining: 6"]

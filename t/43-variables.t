@@ -14,7 +14,8 @@ repeat_each(1);
 
 our $config = <<'_EOC_';
         add_header S "$ratelimit_status" always;
-        add_header V "$ratelimit_zone/$ratelimit_limit/$ratelimit_remaining" always;
+        add_header V "$ratelimit_zone/$ratelimit_limit/$ratelimit_remaining"
+                   always;
         add_header B "$ratelimit_backend" always;
         add_header T "$ratelimit_reset:$ratelimit_retry_after." always;
 _EOC_
@@ -91,8 +92,8 @@ __DATA__
 [200, 200, 200, 429, 200, 200, 429]
 --- response_headers_like eval
 ["V: wide/5/4\nB: shm", "V: narrow/2/1\nB: shm", "V: narrow/2/0\nB: shm",
- "S: REJECTED\nV: narrow/2/0\nB: shm", "V: wide/5/1\nB: shm", "V: wide/5/0\nB: shm",
- "V: wide/5/0\nB: shm"]
+ "S: REJECTED\nV: narrow/2/0\nB: shm", "V: wide/5/1\nB: shm",
+ "V: wide/5/0\nB: shm", "V: wide/5/0\nB: shm"]
 
 
 
@@ -210,4 +211,5 @@ C: yes
 --- error_code eval
 [200, 200, 200, 200]
 --- response_headers eval
-["V: fresh/5/4\nB: shm", "V: fresh/5/3\nB: shm", "V: //", "V: fresh/5/4\nB: shm"]
+["V: fresh/5/4\nB: shm", "V: fresh/5/3\nB: shm", "V: //",
+ "V: fresh/5/4\nB: shm"]

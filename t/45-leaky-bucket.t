@@ -36,33 +36,107 @@ sub twice {
 }
 
 
-# "--- leave" is a request that is delayed, and whose client does not wait
+# what the log says, in these words and with these commas
+
+sub limiting {
+    my ($excess, $zone, $dry_run) = (@_, '');
+
+    return qr/\[error\]\ .*\ limiting\ requests$dry_run,
+              \ excess:\ (?:$excess)\ by\ zone\ "$zone",\ client/x;
+}
+
+
+sub delaying {
+    my ($excess, $zone, $dry_run) = (@_, '');
+
+    return qr/\[warn\]\ .*\ delaying\ request$dry_run,
+              \ excess:\ (?:$excess),\ by\ zone\ "$zone",\ client/x;
+}
+
+
+# after each request of a block, "--- leave" has one that is delayed, and whose
+# client does not wait; that of "--- hurry" sends another request meanwhile
 
 add_response_body_check(sub {
     my ($block, undef, $i) = @_;
 
-    return if !defined $block->leave || $i < @{ $block->request } - 1;
-
-    my $name = $block->name;
-
-    for my $uri (@{ $block->leave }) {
-        my $client = IO::Socket::INET->new(PeerAddr => '127.0.0.1',
-                                           PeerPort => server_port())
-            or die "connect: $!";
-        my $request = "GET $uri HTTP/1.1";
-
-        print $client "$request\r\nHost: localhost\r\n\r\n";
-
-        ok(Ratelimit::said('error', qr/delaying request.*"\Q$request\E"/),
-           "$name - $uri waits");
-        close $client;
-
-        ok(Ratelimit::said('error', qr/prematurely closed.*"\Q$request\E"/),
-           "$name - $uri: it is noticed that the client is gone");
-        ok(Ratelimit::said('access', qr/"\Q$request\E" 499 0/),
-           "$name - $uri: the request ends");
-    }
+    leave($block->name, $block->leave->[$i]) if defined $block->leave;
+    hurry($block->name, $block->hurry->[$i]) if defined $block->hurry;
 });
+
+
+sub leave {
+    my ($name, $uri) = @_;
+
+    my $client = delayed($name, $uri);
+
+    close $client;
+
+    ok(Ratelimit::said('error', qr/prematurely closed.*"GET \Q$uri\E /),
+       "$name - $uri: it is noticed that the client is gone");
+    ok(Ratelimit::said('access', qr/"GET \Q$uri\E HTTP\/1.1" 499 0/),
+       "$name - $uri: the request ends");
+}
+
+
+# after a response that had to wait for the client, nginx hears of each chance
+# to write
+
+sub hurry {
+    my ($name, $uri) = @_;
+
+    my $client = connected();
+
+    ask($client, '/big');
+
+    ok(Ratelimit::said('error', qr/not ready \(11/), "$name - /big waits");
+
+    ask($client, $uri);
+
+    my $big = '';
+
+    while ($big !~ /y$/) {
+        sysread $client, $big, 65536 or die "read: $!";
+    }
+
+    ok(Ratelimit::said('error', qr/delaying request.*"GET \Q$uri\E /),
+       "$name - $uri is delayed");
+
+    print $client "GET / HTTP/1.0\r\n\r\n";
+
+    my $answer = CORE::join '', <$client>;
+
+    like($answer, qr/^X-Time: (0\.[2-9]|[1-9]).*It works.*It works/ms,
+         "$name - $uri waits nevertheless");
+}
+
+
+sub delayed {
+    my ($name, $uri) = @_;
+
+    my $client = connected();
+
+    ask($client, $uri);
+
+    ok(Ratelimit::said('error', qr/delaying request.*"GET \Q$uri\E /),
+       "$name - $uri is delayed");
+
+    return $client;
+}
+
+
+sub connected {
+    return IO::Socket::INET->new(PeerAddr => '127.0.0.1',
+                                 PeerPort => server_port())
+           // die "connect: $!";
+}
+
+
+sub ask {
+    my ($client, $uri) = @_;
+
+    print $client "GET $uri HTTP/1.1\r\nHost: localhost\r\n\r\n";
+}
 
 
 repeat_each(1);
@@ -82,7 +156,7 @@ __DATA__
 --- error_code eval
 [(200, 429, 429, 200) x 2]
 --- logged eval
-[map { (undef, (qr/\[error\] .* limiting requests, excess: (1\.000|0\.9\d\d) by zone "$_", client/) x 2, undef) }
+[map { (undef, (::limiting('1\.000|0\.9\d\d', $_)) x 2, undef) }
      "single", "our_single"]
 
 
@@ -102,7 +176,7 @@ __DATA__
 --- response_headers eval
 [(("X-Status: PASSED") x 3, ("X-Status: REJECTED") x 2) x 2]
 --- logged eval
-[map { ((undef) x 3, (qr/\[error\] .* limiting requests, excess: (3\.000|2\.9\d\d) by zone "$_", client/) x 2) }
+[map { ((undef) x 3, (::limiting('3\.000|2\.9\d\d', $_)) x 2) }
      "burst", "our_burst"]
 
 
@@ -145,10 +219,10 @@ __DATA__
 [(200) x 4]
 --- response_headers_like eval
 [("X-Status: PASSED",
-  "X-Status: DELAYED\nX-Time: (0\\.[4-9]\\d\\d|[1-9].*)") x 2]
+  "X-Status: DELAYED\nX-Time: (0\\.[2-9]\\d\\d|[1-9].*)") x 2]
 --- logged eval
-[[map { qr/\[warn\] .* delaying request, excess: (1\.000|0\.\d\d\d), by zone "$_", client/ }
-      "delay", "our_delay"], undef, undef, undef]
+[[map { ::delaying('1\.000|0\.\d\d\d', $_) } "delay", "our_delay"],
+ (undef) x 3]
 
 
 
@@ -166,16 +240,16 @@ __DATA__
 [(200) x 8]
 --- response_headers_like eval
 [(("X-Status: PASSED") x 3,
-  "X-Status: DELAYED\nX-Time: (0\\.[3-9]\\d\\d|[1-9].*)") x 2]
+  "X-Status: DELAYED\nX-Time: (0\\.[2-9]\\d\\d|[1-9].*)") x 2]
 --- logged eval
-[[map { qr/\[warn\] .* delaying request, excess: (3\.000|2\.\d\d\d), by zone "$_", client/ }
-      "some", "our_some"], (undef) x 7]
+[[map { ::delaying('3\.000|2\.\d\d\d', $_) } "some", "our_some"],
+ (undef) x 7]
 
 
 
 === TEST 6: delays are logged one level below refusals
 --- http_config eval
-::both('limit_req_zone $arg_k zone=levels:1m rate=5r/s;
+::both('limit_req_zone $arg_k zone=levels:1m rate=2r/s;
 limit_req_log_level warn;')
 --- config eval
 ::both('location /limit_req_warn { limit_req zone=levels burst=9;
@@ -196,7 +270,7 @@ limit_req_log_level warn;')
 
 === TEST 7: a delayed request keeps its body
 --- http_config eval
-::both('limit_req_zone $arg_k zone=body:1m rate=5r/s;')
+::both('limit_req_zone $arg_k zone=body:1m rate=2r/s;')
 --- config eval
 ::both('location /limit_req { limit_req zone=body burst=3;
                               proxy_set_header X-Status $limit_req_status;
@@ -206,8 +280,8 @@ limit_req_log_level warn;')
         return 200 "$http_x_status:$http_content_length";
    }'
 --- pipelined_requests eval
-::twice("POST /limit_req?k=a\n" . "x" x 100, "POST /limit_req?k=a\n" . "x" x 500_000,
-        "GET /limit_req?k=b")
+::twice("POST /limit_req?k=a\n" . "x" x 100,
+        "POST /limit_req?k=a\n" . "x" x 500_000, "GET /limit_req?k=b")
 --- error_code eval
 [(200) x 6]
 --- response_body eval
@@ -253,7 +327,7 @@ limit_req_zone $arg_k zone=middle:1m rate=20r/s;')
 --- error_code eval
 [(200) x 4]
 --- response_headers_like eval
-[("X-Time: .*", "X-Time: (0\\.[2-9]\\d\\d|[1-9].*)") x 2]
+[("X-Time: .*", "X-Time: (0\\.[1-9]\\d\\d|[1-9].*)") x 2]
 --- logged eval
 [[map { qr/delaying request, excess: [\d.]+, by zone "$_"/ }
       "slow", "our_slow"], undef, undef, undef]
@@ -275,9 +349,8 @@ limit_req_zone $arg_k zone=middle:1m rate=20r/s;')
 [("X-Status: PASSED", "X-Status: DELAYED_DRY_RUN",
   "X-Status: REJECTED_DRY_RUN") x 2]
 --- logged eval
-[map { (undef,
-        qr/\[warn\] .* delaying request, dry run, excess: (1\.000|0\.9\d\d), by zone "$_", client/,
-        qr/\[error\] .* limiting requests, dry run, excess: (2\.000|1\.9\d\d) by zone "$_", client/) }
+[map { (undef, ::delaying('1\.000|0\.9\d\d', $_, ',\ dry\ run'),
+        ::limiting('2\.000|1\.9\d\d', $_, ',\ dry\ run')) }
      "dry", "our_dry"]
 
 
@@ -299,7 +372,7 @@ limit_req_zone $arg_k zone=middle:1m rate=20r/s;')
 
 === TEST 12: a delayed request that is redirected is not delayed again
 --- http_config eval
-::both('limit_req_zone $server_name zone=again:1m rate=5r/s;')
+::both('limit_req_zone $server_name zone=again:1m rate=2r/s;')
 --- config eval
 ::both('location /limit_req { limit_req zone=again burst=9;
                               try_files /no @limit_req; }
@@ -355,7 +428,7 @@ limit_req zone=http;')
 
 === TEST 15: both limit one request, each delays it for itself
 --- http_config eval
-::both('limit_req_zone $server_name zone=each:1m rate=5r/s;')
+::both('limit_req_zone $server_name zone=each:1m rate=2r/s;')
 --- config eval
 ::both('limit_req zone=each burst=5;')
 . 'location /t { add_header X-Status "$limit_req_status $ratelimit_status";
@@ -366,3 +439,21 @@ limit_req zone=http;')
 [200, 200]
 --- response_headers_like eval
 ["X-Status: PASSED PASSED", "X-Status: (PASSED|DELAYED) DELAYED"]
+
+
+
+=== TEST 16: a client that says more while it is delayed waits no less
+--- http_config eval
+::both('limit_req_zone $arg_k zone=hurry:1m rate=30r/m;')
+--- user_files eval
+[["big", "x" x 16_000_000 . "y"]]
+--- config eval
+::both('location /limit_req { limit_req zone=hurry burst=9;
+                              add_header X-Time $request_time always;
+                              try_files /index.html =404; }')
+--- request eval
+::twice("GET /limit_req?k=a")
+--- error_code eval
+[200, 200]
+--- hurry eval
+::twice("/limit_req?k=a")

@@ -38,7 +38,8 @@ __DATA__
 [("It works") x 4]
 --- logged eval
 [undef, undef,
- (qr/\[error\] .* limiting requests, dry run, excess: \d+\.\d{3} by zone "dry", client: /) x 2]
+ (qr/\[error\]\ .*\ limiting\ requests,\ dry\ run,\ excess:\ \d+\.\d{3}
+     \ by\ zone\ "dry",\ client:\ /x) x 2]
 
 
 

@@ -78,7 +78,7 @@ __DATA__
 === TEST 4: a bypass may be a network
 --- http_config
     geo $office { 127.0.0.0/8 1; default 0; }
-    geo $elsewhere { 10.0.0.0/8 1; default 0; }
+    geo $elsewhere { 192.0.2.0/24 1; default 0; }
     ratelimit_zone $server_name zone=network:1m rate=1r/h;
 --- config
     ratelimit zone=network cost=2;

@@ -153,7 +153,7 @@ __DATA__
 
 
 
-=== TEST 8: a client on a unix socket has no address to be limited by
+=== TEST 8: all clients on a unix socket are limited as one
 --- http_config
     ratelimit_zone $ratelimit_client zone=unix:1m rate=1r/h;
 
@@ -169,6 +169,6 @@ __DATA__
 --- request eval
 [("GET /t") x 2]
 --- error_code eval
-[200, 200]
+[200, 429]
 --- response_headers eval
-["!X-RateLimit-Limit", "!X-RateLimit-Limit"]
+["X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 0"]

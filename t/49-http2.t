@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 
-# HTTP/2, as curl speaks it: a stream is not a connection, so fields, bodies,
+# HTTP/2, as nghttp speaks it: a stream is not a connection, so fields, bodies,
 # delays and clients that leave take other ways through nginx.  If this fails,
 # limits hold for old clients only, or a delayed stream blocks its neighbours.
 
@@ -34,30 +34,46 @@ add_block_preprocessor(sub {
 });
 
 
-# "--- curl" has the arguments of a call each, "--- output" what it prints
+# "--- nghttp" has the arguments of a call each, "--- answers" what comes back,
+# "--- lines" what the access log says of it in the end
 
 add_response_body_check(sub {
     my ($block) = @_;
 
-    my @expected = @{ $block->output };
+    my @expected = @{ $block->answers };
 
-    for my $arguments (@{ $block->curl }) {
-        my @arguments = map { s{^/}{http://127.0.0.1:$port/}r } @$arguments;
-        my $expected = shift @expected;
-
-        open my $curl, '-|', 'curl', '-sS', '-i', '--http2-prior-knowledge',
-                             '--max-time', timeout(), @arguments
-            or die "curl: $!";
-        my $output = CORE::join '', <$curl>;
-        close $curl;
-
-        like($output =~ s/\r//gr, $expected, $block->name . " - @$arguments");
+    for my $arguments (@{ $block->nghttp }) {
+        like(answers(@$arguments), shift @expected,
+             $block->name . " - @$arguments");
     }
 
     for my $line (@{ $block->lines // [] }) {
         ok(Ratelimit::said('access', $line), $block->name . " - $line");
     }
 });
+
+
+# all fields of one stream, an empty line, those of the next one, ..., all else
+
+sub answers {
+    my @arguments = map { s{^/}{http://127.0.0.1:$port/}r } @_;
+
+    open my $nghttp, '-|', 'sh', '-c', 'exec nghttp -v "$@" 2>&1', 'sh',
+                           '-t', timeout(), @arguments
+        or die "nghttp: $!";
+    my $text = CORE::join '', <$nghttp>;
+    close $nghttp;
+
+    my %fields;
+
+    while ($text =~ s/^\[[ \d.]+\] recv \(stream_id=(\d+)\) (.*\n)//m) {
+        $fields{$1} .= $2;
+    }
+
+    my @streams = map { $fields{$_} } sort { $a <=> $b } keys %fields;
+
+    return CORE::join "\n", @streams, $text;
+}
 
 
 repeat_each(1);
@@ -75,20 +91,20 @@ __DATA__
         ratelimit_headers x ietf;
         try_files /index.html =404;
     }
---- curl eval
+--- nghttp eval
 [["/t?k=a"], ["/t?k=a"]]
---- output eval
-[qr/^HTTP\/2\ 200\ \n (?=.*\nx-ratelimit-limit:\ 1\n)
-    (?=.*\nx-ratelimit-remaining:\ 0\n)(?=.*\nx-ratelimit-reset:\ 3600\n)
-    (?=.*\nratelimit-policy:\ "fields";q=1;w=3600\n)
-    (?=.*\nratelimit:\ "fields";r=0;t=3600\n)(?!.*retry-after)
-    .*\n\n.*It\ works/xs,
- qr/^HTTP\/2\ 429\ \n (?=.*\nx-ratelimit-limit:\ 1\n)
-    (?=.*\nx-ratelimit-remaining:\ 0\n)(?=.*\nretry-after:\ \d+\n)
-    (?=.*\nx-ratelimit-retry-after:\ \d+\n)
-    (?=.*\ncontent-type:\ application\/problem\+json\n)
-    (?=.*\nratelimit:\ "fields";r=0;t=\d+\n)
-    .*\n\n\{"type":.*"violated-policies":\["fields"\]\}\n$/xs]
+--- answers eval
+[qr/^:status:\ 200\n (?=.*^x-ratelimit-limit:\ 1\n)
+    (?=.*^x-ratelimit-remaining:\ 0\n)(?=.*^x-ratelimit-reset:\ 3600\n)
+    (?=.*^ratelimit-policy:\ "fields";q=1;w=3600\n)
+    (?=.*^ratelimit:\ "fields";r=0;t=3600\n)(?!.*retry-after)
+    .*^\n.*It\ works/xsm,
+ qr/^:status:\ 429\n (?=.*^x-ratelimit-limit:\ 1\n)
+    (?=.*^x-ratelimit-remaining:\ 0\n)(?=.*^retry-after:\ \d+\n)
+    (?=.*^x-ratelimit-retry-after:\ \d+\n)
+    (?=.*^content-type:\ application\/problem\+json\n)
+    (?=.*^ratelimit:\ "fields";r=0;t=\d+\n)
+    .*^\n.*\{"type":.*"violated-policies":\["fields"\]\}/xsm]
 --- lines eval
 [qr{^/t\?k=a HTTP/2.0 200 PASSED\.}, qr{^/t\?k=a HTTP/2.0 429 REJECTED\.}]
 
@@ -99,14 +115,26 @@ __DATA__
     ratelimit_zone $server_name zone=shared:1m rate=2r/h;
 --- config
     location = /index.html { ratelimit zone=shared; }
---- curl eval
+--- nghttp eval
 [["/index.html"], ["/index.html"]]
---- output eval
-[qr/^HTTP\/2 200 /, qr/^HTTP\/2 429 /]
+--- answers eval
+[qr/^:status: 200\n/, qr/^:status: 429\n/]
 
 
 
-=== TEST 3: fields are on 304, 404, HEAD and error pages
+=== TEST 3: every stream of a connection is decided for itself
+--- http_config
+    ratelimit_zone $server_name zone=streams:1m rate=2r/h;
+--- config
+    location /t { ratelimit zone=streams; try_files /index.html =404; }
+--- nghttp eval
+[["/t?1", "/t?2", "/t?3"]]
+--- answers eval
+[qr/^:status: 200\n.*^:status: 200\n.*^:status: 429\n/sm]
+
+
+
+=== TEST 4: fields are on 304, 404, HEAD and error pages
 --- http_config
     ratelimit_zone $arg_k zone=every:1m rate=9r/h;
 --- config
@@ -115,45 +143,50 @@ __DATA__
 --- user_files
 >>> t.txt 201801010000.00
 text
---- curl eval
+--- nghttp eval
 [["/t.txt?k=a", "-H", "If-Modified-Since: Mon, 01 Jan 2018 00:00:00 GMT"],
- ["/t/no?k=a"], ["-I", "/t.txt?k=a"], ["/page?k=a"]]
---- output eval
-[qr/^HTTP\/2 304 .*\nx-ratelimit-remaining: 8\n/s,
- qr/^HTTP\/2 404 .*\nx-ratelimit-remaining: 7\n/s,
- qr/^HTTP\/2 200 .*\nx-ratelimit-remaining: 6\n/s,
- qr/^HTTP\/2 404 .*\nx-ratelimit-remaining: 5\n.*It works/s]
+ ["/t/no?k=a"], ["-H", ":method: HEAD", "/t.txt?k=a"], ["/page?k=a"]]
+--- answers eval
+[qr/^:status: 304\n.*^x-ratelimit-remaining: 8\n/sm,
+ qr/^:status: 404\n.*^x-ratelimit-remaining: 7\n/sm,
+ qr/^:status: 200\n.*^x-ratelimit-remaining: 6\n(?!.*recv DATA)/sm,
+ qr/^:status: 404\n.*^x-ratelimit-remaining: 5\n.*It works/sm]
 
 
 
-=== TEST 4: a refused HEAD has no body
+=== TEST 5: a refused HEAD has no body
 --- http_config
     ratelimit_zone $arg_k zone=head:1m rate=1r/h;
 --- config
     location /t { ratelimit zone=head cost=2; }
---- curl eval
-[["-I", "/t?k=a"]]
---- output eval
-[qr/^HTTP\/2 429 .*\ncontent-length: 191\n.*\n\n$/s]
+--- nghttp eval
+[["-H", ":method: HEAD", "/t?k=a"]]
+--- answers eval
+[qr/^:status: 429\n.*^content-length: 191\n(?!.*recv DATA)/sm]
 
 
 
-=== TEST 5: a refused upload ends its stream, not the connection
+=== TEST 6: a refused upload ends its stream, not the connection
 --- http_config
     ratelimit_zone $arg_k zone=upload:1m rate=1r/h;
 --- config
+    client_body_buffer_size 1m;
+
     location /t { ratelimit zone=upload cost=2; }
-    location /free { try_files /index.html =404; }
---- curl eval
-[["-H", "Expect:", "--data-binary", '@' . __FILE__,
-  "/t?k=a", "--next", "-sS", "-i", "--http2-prior-knowledge",
-  "-w", "%{num_connects}.", "/free"]]
---- output eval
-[qr/^HTTP\/2 429 .*quota-exceeded.*HTTP\/2 200 .*It works.*>0\.$/s]
+    location /free {
+        proxy_pass http://127.0.0.1:$TEST_NGINX_SERVER_PORT/upstream;
+    }
+    location /upstream { return 200 $http_content_length; }
+--- user_files eval
+[["body", "x" x 500_000]]
+--- nghttp eval
+[["--data=" . ::server_root() . "/html/body", "/t?k=a", "/free?"]]
+--- answers eval
+[qr/^:status: 429\n.*^:status: 200\n.*quota-exceeded.*500000/sm]
 
 
 
-=== TEST 6: a delayed stream waits, and then is answered
+=== TEST 7: a delayed stream waits, and then is answered
 --- http_config
     ratelimit_zone $arg_k zone=delay:1m rate=2r/s algorithm=leaky_bucket;
 --- config
@@ -163,65 +196,64 @@ text
         add_header X-Time $request_time always;
         try_files /index.html =404;
     }
---- curl eval
+--- nghttp eval
 [["/t?k=a&n=1", "/t?k=a&n=2"]]
---- output eval
-[qr/^HTTP\/2\ 200\ .*\nx-status:\ PASSED\n.*It\ works
-    .*HTTP\/2\ 200\ .*\nx-status:\ DELAYED\n
-     x-time:\ (0\.[3-9]|[1-9]).*It\ works/xs]
+--- answers eval
+[qr/^:status:\ 200\n.*^x-status:\ PASSED\n.*
+    ^:status:\ 200\n.*^x-status:\ DELAYED\nx-time:\ (0\.[2-9]|[1-9])/xsm]
 --- lines eval
-[qr{^/t\?k=a&n=1 HTTP/2.0 200 PASSED\.}, qr{^/t\?k=a&n=2 HTTP/2.0 200 DELAYED\.}]
+[qr{^/t\?k=a&n=1 HTTP/2.0 200 PASSED\.},
+ qr{^/t\?k=a&n=2 HTTP/2.0 200 DELAYED\.}]
 
 
 
-=== TEST 7: streams that are delayed together do not hinder each other
+=== TEST 8: streams that are delayed do not hinder the others
 --- http_config
-    ratelimit_zone $arg_k zone=together:1m rate=5r/s algorithm=leaky_bucket;
+    ratelimit_zone $arg_k zone=together:1m rate=4r/s algorithm=leaky_bucket;
 --- config
-    location /t {
-        ratelimit zone=together burst=9;
-        try_files /index.html =404;
-    }
---- curl eval
-[["-Z", "--parallel-max", "5", "-w", "%{http_code}.", map { "/t?k=a&n=$_" } 1 .. 5]]
---- output eval
-[qr/^(.*200\.){5}/s]
+    location /t { ratelimit zone=together burst=2; try_files /index.html =404; }
+--- nghttp eval
+[["/t?k=a&n=1", "/t?k=a&n=2", "/t?k=a&n=3", "/t?k=a&n=4", "/t?k=b&n=5",
+  "/index.html?n=6"]]
+--- answers eval
+[qr/^(:status:\ 200\n.*^){3}:status:\ 429\n.*^
+    :status:\ 200\n.*^:status:\ 200\n/xsm]
 --- lines eval
-[qr{HTTP/2.0 200 PASSED\.}, qr{HTTP/2.0 200 DELAYED\.}]
+[qr{&n=1 HTTP/2.0 200 PASSED\.}, qr{&n=2 HTTP/2.0 200 DELAYED\.},
+ qr{&n=3 HTTP/2.0 200 DELAYED\.}, qr{&n=4 HTTP/2.0 429 REJECTED\.},
+ qr{&n=5 HTTP/2.0 200 PASSED\.}, qr{\?n=6 HTTP/2.0 200 -\.}]
 
 
 
-=== TEST 8: a client that goes away while its stream is delayed
+=== TEST 9: a client that goes away while its stream is delayed
 --- http_config
     ratelimit_zone $arg_k zone=leave:1m rate=1r/m algorithm=leaky_bucket;
 --- config
-    location /t {
-        ratelimit zone=leave burst=9;
-        try_files /index.html =404;
-    }
---- curl eval
-[["/t?k=a&n=1"], ["--max-time", "0.5", "/t?k=a&n=2"], ["/index.html"]]
---- output eval
-[qr/^HTTP\/2 200 /, qr/^$/, qr/^HTTP\/2 200 /]
+    location /t { ratelimit zone=leave burst=9; try_files /index.html =404; }
+--- nghttp eval
+[["/t?k=a&n=1"], ["-t", "300ms", "/t?k=a&n=2"], ["/index.html"]]
+--- answers eval
+[qr/^:status: 200\n/, qr/^(?!:status)/, qr/^:status: 200\n/]
 --- lines eval
 [qr{^/t\?k=a&n=2 HTTP/2.0 499 DELAYED\.}]
 
 
 
-=== TEST 9: a request is decided once on its way through HTTP/2 as well
+=== TEST 10: a request is decided once on its way through HTTP/2 as well
 --- http_config
-    ratelimit_zone $arg_k zone=once:1m rate=2r/h;
+    ratelimit_zone $server_name zone=once:1m rate=2r/h;
 --- config
-    location /t { ratelimit zone=once; error_page 404 = /page.html?$args; }
+    location /t { ratelimit zone=once; error_page 404 = /page.html; }
     location /page.html { ratelimit zone=once; ssi on; }
+    location /part { ratelimit zone=once; }
 --- user_files
 >>> page.html
 <!--#include virtual="/part.txt" -->
 >>> part.txt
 part.
---- curl eval
-[["/t?k=a"], ["/t?k=a"], ["/t?k=a"]]
---- output eval
-[qr/^HTTP\/2 200 .*\nx-ratelimit-remaining: 1\n.*part\./s,
- qr/^HTTP\/2 200 .*\nx-ratelimit-remaining: 0\n.*part\./s,
- qr/^HTTP\/2 429 .*\nx-ratelimit-remaining: 0\n/s]
+--- nghttp eval
+[["/t"], ["/t"], ["/t"]]
+--- answers eval
+[qr/^:status: 200\n.*^x-ratelimit-remaining: 1\n.*part\./sm,
+ qr/^:status: 200\n.*^x-ratelimit-remaining: 0\n.*part\./sm,
+ qr/^:status: 429\n.*^x-ratelimit-remaining: 0\n/sm]

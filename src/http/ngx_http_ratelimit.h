@@ -24,21 +24,35 @@
 #define NGX_HTTP_RATELIMIT_HEADERS_DELTA  0x0008
 #define NGX_HTTP_RATELIMIT_HEADERS_EPOCH  0x0010
 
+/* when limits are decided, a bit each */
+#define NGX_HTTP_RATELIMIT_BEFORE_AUTH    0x0001
+#define NGX_HTTP_RATELIMIT_AFTER_AUTH     0x0002
+
+/* rates in the value of a variable */
+#define NGX_HTTP_RATELIMIT_MAX_RATES      8
+
 #define NGX_HTTP_RATELIMIT_BODY_OFF       0
 #define NGX_HTTP_RATELIMIT_BODY_PROBLEM   1
 
+
+/* of two decisions about one request the later one here is told */
 
 typedef enum {
     NGX_HTTP_RATELIMIT_UNDECIDED = 0,
     NGX_HTTP_RATELIMIT_PASSED,
     NGX_HTTP_RATELIMIT_SOFT,
+    NGX_HTTP_RATELIMIT_ELASTIC,
     NGX_HTTP_RATELIMIT_DELAYED,
     NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN,
-    NGX_HTTP_RATELIMIT_REJECTED,
     NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN,
+    NGX_HTTP_RATELIMIT_REJECTED,
     NGX_HTTP_RATELIMIT_BYPASSED,
-    NGX_HTTP_RATELIMIT_FAILED_OPEN
+    NGX_HTTP_RATELIMIT_FAILED_OPEN,
+    NGX_HTTP_RATELIMIT_FAILED_CLOSED
 } ngx_http_ratelimit_status_e;
+
+
+typedef struct ngx_http_ratelimit_elastic_s  ngx_http_ratelimit_elastic_t;
 
 
 /* an expression of the configuration, value is NULL if it is not given */
@@ -50,6 +64,27 @@ typedef struct {
 } ngx_http_ratelimit_expr_t;
 
 
+/* rates as configured: a list, or an expression that gives one */
+
+typedef struct {
+    ngx_array_t                     list;     /* ratelimit_rate_t */
+    ngx_http_complex_value_t       *variable;
+} ngx_http_ratelimit_rates_t;
+
+
+/* what a list of rates means for a limit */
+
+typedef struct {
+    ngx_str_node_t                  node;     /* by the text, if variable */
+    ratelimit_rule_t               *rules;
+    ratelimit_rule_t               *elastic;  /* with more room, or NULL */
+    ngx_uint_t                      nrules;
+    ngx_str_t                       policy;   /* "ip";q=50;w=60 */
+    const char                     *reason;   /* why the text is no list */
+    time_t                          logged;   /* when that was said */
+} ngx_http_ratelimit_plan_t;
+
+
 /* one "ratelimit" */
 
 typedef struct {
@@ -58,17 +93,29 @@ typedef struct {
     ngx_http_ratelimit_expr_t       cost;
     ngx_http_ratelimit_expr_t       filter;   /* if= */
 
+    ngx_http_ratelimit_plan_t       plan;     /* unless the rate varies */
+    ngx_http_ratelimit_expr_t       rate;
+    ngx_rbtree_t                    plans;    /* a worker's, by the text */
+    ngx_rbtree_node_t               sentinel;
+    ngx_uint_t                      nplans;
+
     /* ready to be sent, quoted and escaped */
     ngx_str_t                       label;    /* "ip" */
-    ngx_str_t                       policy;   /* "ip";q=50;w=60 */
     ngx_str_t                       json;     /* "ip" */
 
     /* as configured */
     ngx_str_t                       zone;
-    ngx_array_t                     rates;    /* ratelimit_rate_t */
+    ngx_http_ratelimit_rates_t      rates;
     uint64_t                        soft;     /* per cent */
+    uint64_t                        elastic;  /* per cent */
     uint64_t                        burst;
+    ngx_str_t                       delay;
     uint64_t                        free;     /* as ratelimit_rule_t's */
+    uint64_t                        wait;     /* as ratelimit_rule_t's */
+    ngx_array_t                    *outcomes; /* ngx_uint_t, statuses that
+                                                 count; 4 is 4xx */
+    ngx_uint_t                      insist;   /* rejected=count */
+    ngx_uint_t                      stage;
     ngx_conf_file_t                 origin;   /* where errors are found */
 } ngx_http_ratelimit_limit_t;
 
@@ -77,7 +124,9 @@ typedef struct {
 
 typedef struct {
     ngx_array_t                     limits;   /* ngx_http_ratelimit_limit_t */
-    ngx_uint_t                      nrules;   /* of all limits */
+    ngx_uint_t                      nrules_before;  /* at most */
+    ngx_uint_t                      nrules_after;
+    ngx_uint_t                      stages;
     ngx_str_t                       name;     /* of limits that count apart */
     ngx_http_core_srv_conf_t       *server;   /* the name is this server's */
 } ngx_http_ratelimit_set_t;
@@ -96,6 +145,9 @@ typedef struct {
     ngx_array_t                     zones;    /* ngx_http_ratelimit_zone_t * */
     ngx_array_t                     sets;     /* ngx_http_ratelimit_set_t * */
     ngx_array_t                     mentions; /* ngx_http_ratelimit_mention_t */
+    ngx_uint_t                      stages;   /* of all sets */
+    ngx_uint_t                      outcomes; /* somebody counts by them */
+    ngx_http_ratelimit_elastic_t   *elastic;
 } ngx_http_ratelimit_main_conf_t;
 
 
@@ -112,18 +164,38 @@ typedef struct {
 } ngx_http_ratelimit_loc_conf_t;
 
 
-/* what is known of a request, found again after internal redirects */
+/* where an item of a query comes from */
+
+typedef struct {
+    ngx_http_ratelimit_limit_t     *limit;
+    ngx_http_ratelimit_plan_t      *plan;
+} ngx_http_ratelimit_part_t;
+
+
+/*
+ * What is known of a request, found again after internal redirects.  Items of
+ * all stages stand in one row; the query has those of the stage at hand.
+ */
 
 typedef struct {
     ngx_http_ratelimit_query_t      query;
-    ngx_http_ratelimit_limit_t    **limits;   /* in the order of query.items */
+    ratelimit_item_t               *items;
+    ratelimit_place_t              *places;
+    ngx_http_ratelimit_part_t      *parts;
+    ngx_uint_t                      n;
+    ngx_uint_t                      charged;  /* so many of them */
+    ngx_uint_t                      room;     /* for so many */
     ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
     ngx_http_request_t             *request;
     ngx_pool_cleanup_t             *cleanup;
     ngx_http_ratelimit_status_e     status;
     ngx_uint_t                      tightest; /* item that speaks for all */
+    ngx_uint_t                      stages;   /* asked so far */
     ngx_int_t                       rc;       /* of the store */
-    unsigned                        waiting:1;
+    unsigned                        waiting:1;  /* for the store */
+    unsigned                        answered:1; /* by the store, just now */
+    unsigned                        queued:1;   /* for a token */
+    unsigned                        failed:1;   /* a limit can't be asked */
 } ngx_http_ratelimit_ctx_t;
 
 
@@ -155,6 +227,8 @@ struct ngx_http_ratelimit_param_s {
 char *ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
     ngx_http_ratelimit_param_t *params, void *conf);
 const char *ngx_http_ratelimit_param_number(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+const char *ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 const char *ngx_http_ratelimit_param_rate(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
@@ -202,6 +276,9 @@ ngx_http_ratelimit_zone_t *ngx_http_ratelimit_find_zone(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
 ngx_int_t ngx_http_ratelimit_bind(ngx_conf_t *cf);
 
+
+/* ngx_http_ratelimit_return.c */
+
 /* warns if the block's own limits are never reached because of a "return" */
 void ngx_http_ratelimit_check_return(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
@@ -211,24 +288,68 @@ void ngx_http_ratelimit_check_return(ngx_conf_t *cf,
 
 ngx_int_t ngx_http_ratelimit_make_labels(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
+ngx_int_t ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t *plan);
+
+
+/* ngx_http_ratelimit_plan.c */
+
+/* returns NULL, or the reason why there can't be such rules */
+const char *ngx_http_ratelimit_make_rules(ngx_http_ratelimit_limit_t *limit,
+    ratelimit_rate_t *rates, ngx_http_ratelimit_plan_t *plan);
+
+/* the plan that a limit has for a request, its rate may vary */
+ngx_http_ratelimit_plan_t *ngx_http_ratelimit_get_plan(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, ngx_str_t *text);
 
 
 /* ngx_http_ratelimit_query.c */
 
-ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(ngx_http_request_t *r,
-    ngx_uint_t nrules);
+ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(
+    ngx_http_request_t *r);
 void ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx);
 
 /* NULL unless a context was kept */
 ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_get_ctx(ngx_http_request_t *r);
 
-/* the query has no items if no limit applies */
-ngx_int_t ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx);
+/*
+ * The query has no items if no limit of the stage applies.  NGX_BUSY if one
+ * can't be asked and fails closed.
+ */
+ngx_int_t ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t stage);
+
+/* bytes of a value for the log, at most size; returns how many */
+size_t ngx_http_ratelimit_printable(u_char *text, size_t size,
+    ngx_str_t *value);
+
+/* gives back what some of the items were charged */
+void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
+    ngx_uint_t n);
 
 
 /* ngx_http_ratelimit_handler.c */
 
 ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
+
+
+/* ngx_http_ratelimit_outcome.c */
+
+const char *ngx_http_ratelimit_param_outcomes(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
+
+
+/* ngx_http_ratelimit_elastic.c */
+
+char *ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_int_t ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf);
+ngx_int_t ngx_http_ratelimit_elastic_init_process(ngx_cycle_t *cycle);
+
+/* whether there are resources to spare */
+ngx_uint_t ngx_http_ratelimit_elastic_spare(ngx_http_request_t *r);
 
 
 /* ngx_http_ratelimit_answer.c */
@@ -254,7 +375,7 @@ static ngx_inline ngx_uint_t
 ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
 {
     return ctx->status >= NGX_HTTP_RATELIMIT_PASSED
-           && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
+           && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED;
 }
 
 
@@ -273,7 +394,7 @@ ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx)
     uint64_t  seconds;
 
     seconds = ngx_http_ratelimit_seconds(
-                          ctx->query.items[ctx->tightest].verdict.retry_after);
+                          ctx->items[ctx->tightest].verdict.retry_after);
 
     return ngx_max(seconds, 1);
 }

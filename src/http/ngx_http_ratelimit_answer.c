@@ -44,7 +44,10 @@ ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx)
     ngx_http_ratelimit_log_refusal(ctx);
 
     if (rlcf->dry_run) {
-        ctx->status = NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
+        if (ctx->status < NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN) {
+            ctx->status = NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
+        }
+
         return NGX_DECLINED;
     }
 
@@ -72,13 +75,13 @@ ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_uint_t  excess;
 
-    excess = ctx->query.items[ctx->tightest].verdict.excess;
+    excess = ctx->items[ctx->tightest].verdict.excess;
 
     ngx_log_error(ctx->conf->limit_log_level, ctx->query.log, 0,
                   "limiting requests%s, excess: %ui.%03ui by zone \"%V\"",
                   ctx->conf->dry_run ? ", dry run" : "",
                   excess / 1000, excess % 1000,
-                  &ctx->limits[ctx->tightest]->use.zone->name);
+                  &ctx->parts[ctx->tightest].limit->use.zone->name);
 }
 
 
@@ -87,13 +90,13 @@ ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
 {
     ngx_uint_t  excess;
 
-    excess = ctx->query.items[item].verdict.excess;
+    excess = ctx->items[item].verdict.excess;
 
     ngx_log_error(ctx->conf->delay_log_level, ctx->query.log, 0,
                   "delaying request%s, excess: %ui.%03ui, by zone \"%V\"",
                   ctx->conf->dry_run ? ", dry run" : "",
                   excess / 1000, excess % 1000,
-                  &ctx->limits[item]->use.zone->name);
+                  &ctx->parts[item].limit->use.zone->name);
 }
 
 
@@ -184,8 +187,8 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
           + sizeof(ngx_http_ratelimit_problem_policies)
           + sizeof(ngx_http_ratelimit_problem_tail);
 
-    for (i = 0; i < ctx->query.n; i++) {
-        len += sizeof(",") - 1 + ctx->limits[i]->json.len;
+    for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
+        len += sizeof(",") - 1 + ctx->parts[i].limit->json.len;
     }
 
     b = ngx_create_temp_buf(ctx->request->pool, len);
@@ -199,16 +202,16 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
 
     limit = NULL;
 
-    for (i = 0; i < ctx->query.n; i++) {
+    for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
 
-        if (ctx->query.items[i].verdict.allowed || limit == ctx->limits[i]) {
+        if (ctx->items[i].verdict.allowed || limit == ctx->parts[i].limit) {
             continue;
         }
 
         b->last = ngx_sprintf(b->last, "%s%V", limit ? "," : "",
-                              &ctx->limits[i]->json);
+                              &ctx->parts[i].limit->json);
 
-        limit = ctx->limits[i];
+        limit = ctx->parts[i].limit;
     }
 
     b->last = ngx_cpymem(b->last, ngx_http_ratelimit_problem_tail,

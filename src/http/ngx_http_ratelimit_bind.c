@@ -8,6 +8,9 @@
 #include "http/ngx_http_ratelimit.h"
 
 
+#define NGX_HTTP_RATELIMIT_MAX_WAIT  86400000    /* ms */
+
+
 static ngx_int_t ngx_http_ratelimit_bind_set(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
 static ngx_int_t ngx_http_ratelimit_bind_limit(ngx_conf_t *cf,
@@ -18,12 +21,14 @@ static void ngx_http_ratelimit_bind_name(ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_check_name(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
-static ngx_int_t ngx_http_ratelimit_bind_rules(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_bind_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
-static ngx_int_t ngx_http_ratelimit_bind_rule(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit, ratelimit_rate_t *rate,
-    ratelimit_rule_t *rule);
-static ngx_array_t *ngx_http_ratelimit_rewrite_codes(ngx_conf_t *cf);
+static ngx_int_t ngx_http_ratelimit_bind_rates(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit);
+static ngx_int_t ngx_http_ratelimit_bind_plan(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit, ngx_array_t *rates);
+static ngx_int_t ngx_http_ratelimit_bind_variable(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_complex_value_t *rate);
 
 
 ngx_http_ratelimit_zone_t *
@@ -66,6 +71,12 @@ ngx_http_ratelimit_bind(ngx_conf_t *cf)
         if (ngx_http_ratelimit_bind_set(cf, sets[i]) != NGX_OK) {
             return NGX_ERROR;
         }
+
+        rmcf->stages |= sets[i]->stages;
+    }
+
+    if (ngx_http_ratelimit_elastic_bind(cf) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     if (rmcf->zones.nelts == 0) {
@@ -80,7 +91,7 @@ static ngx_int_t
 ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 {
     ngx_int_t                    rc;
-    ngx_uint_t                   i;
+    ngx_uint_t                   i, n;
     ngx_conf_file_t             *saved;
     ngx_http_ratelimit_limit_t  *limits;
 
@@ -107,7 +118,29 @@ ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
             return NGX_ERROR;
         }
 
-        set->nrules += limits[i].use.nrules;
+        n = limits[i].plan.nrules ? limits[i].plan.nrules
+                                  : NGX_HTTP_RATELIMIT_MAX_RATES;
+
+        if (limits[i].stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) {
+            set->nrules_after += n;
+
+        } else {
+            set->nrules_before += n;
+        }
+
+        set->stages |= limits[i].stage;
+    }
+
+    if (set->nrules_before + set->nrules_after > RATELIMIT_MAX_ITEMS) {
+        cf->conf_file = &limits[0].origin;
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "too many rates in \"ratelimit\" directives of one "
+                           "block: %ui, there may be %d",
+                           set->nrules_before + set->nrules_after,
+                           RATELIMIT_MAX_ITEMS);
+        cf->conf_file = saved;
+
+        return NGX_ERROR;
     }
 
     return NGX_OK;
@@ -118,6 +151,8 @@ static ngx_int_t
 ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit)
 {
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
     if (ngx_http_ratelimit_bind_zone(cf, limit) != NGX_OK) {
         return NGX_ERROR;
     }
@@ -132,11 +167,26 @@ ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         ngx_http_ratelimit_expr_init(cf, &limit->key, &limit->use.zone->key);
     }
 
-    if (ngx_http_ratelimit_bind_rules(cf, limit) != NGX_OK) {
+    if (ngx_http_ratelimit_make_labels(cf, limit) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (ngx_http_ratelimit_make_labels(cf, limit) != NGX_OK) {
+    if (ngx_http_ratelimit_bind_delay(cf, limit) != NGX_OK
+        || ngx_http_ratelimit_bind_rates(cf, limit) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    if (limit->outcomes != NULL) {
+        rmcf->outcomes = 1;
+    }
+
+    if (limit->elastic && rmcf->elastic == NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "parameter \"elastic\" in \"ratelimit\" directive "
+                           "needs \"ratelimit_elastic\"");
         return NGX_ERROR;
     }
 
@@ -162,21 +212,21 @@ ngx_http_ratelimit_bind_zone(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
     }
 
     if (zone->shape.algorithm != RATELIMIT_LEAKY_BUCKET
-        && (limit->burst || limit->free))
+        && (limit->burst || limit->free == RATELIMIT_NODELAY))
     {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "parameter \"%s\" in \"ratelimit\" directive needs "
                            "algorithm \"leaky_bucket\", "
                            "but zone \"%V\" has \"%s\"",
-                           limit->burst ? "burst"
-                           : limit->free == RATELIMIT_NODELAY ? "nodelay"
-                           : "delay",
+                           limit->burst ? "burst" : "nodelay",
                            &zone->name,
                            ratelimit_algorithms[zone->shape.algorithm]->name);
         return NGX_ERROR;
     }
 
-    if (limit->rates.nelts == 0 && zone->rates.nelts == 0) {
+    if (limit->rates.list.nelts == 0 && limit->rates.variable == NULL
+        && zone->rates.nelts == 0 && zone->rate == NULL)
+    {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"ratelimit\" directive must have \"rate\" "
                            "parameter, as zone \"%V\" has none",
@@ -200,9 +250,14 @@ ngx_http_ratelimit_bind_name(ngx_http_ratelimit_set_t *set,
         return;
     }
 
-    if (limit->key.value != NULL || limit->rates.nelts) {
+    if (limit->key.value != NULL || limit->rates.list.nelts
+        || limit->rates.variable != NULL)
+    {
         limit->use.name = set->name;
+        return;
     }
+
+    ngx_str_set(&limit->use.name, "");
 }
 
 
@@ -236,131 +291,174 @@ ngx_http_ratelimit_check_name(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 }
 
 
+/* delay= is a number of requests to a leaky_bucket, a time to a token_bucket */
+
 static ngx_int_t
-ngx_http_ratelimit_bind_rules(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit)
+ngx_http_ratelimit_bind_delay(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
 {
-    ngx_uint_t         i;
-    ngx_array_t       *rates;
-    ratelimit_rate_t  *rate;
-    ratelimit_rule_t  *rules;
+    ngx_int_t                   wait;
+    const char                 *reason;
+    ngx_http_ratelimit_zone_t  *zone;
 
-    rates = limit->rates.nelts ? &limit->rates : &limit->use.zone->rates;
-    rate = rates->elts;
-
-    rules = ngx_pcalloc(cf->pool, rates->nelts * sizeof(ratelimit_rule_t));
-    if (rules == NULL) {
-        return NGX_ERROR;
+    if (limit->delay.len == 0) {
+        return NGX_OK;
     }
 
-    for (i = 0; i < rates->nelts; i++) {
-        if (ngx_http_ratelimit_bind_rule(cf, limit, &rate[i], &rules[i])
-            != NGX_OK)
+    zone = limit->use.zone;
+    reason = NULL;
+
+    if (zone->shape.algorithm == RATELIMIT_LEAKY_BUCKET) {
+
+        if (ratelimit_parse_number((char *) limit->delay.data,
+                                   limit->delay.len, RATELIMIT_MAX_LIMIT - 1,
+                                   &limit->free)
+            != NULL
+            || limit->free == 0)
         {
-            return NGX_ERROR;
+            reason = "must be a number from 1 to 4294967294";
         }
+
+    } else if (zone->shape.algorithm == RATELIMIT_TOKEN_BUCKET) {
+        wait = ngx_parse_time(&limit->delay, 0);
+
+        if (wait == NGX_ERROR || wait == 0
+            || (uint64_t) wait > NGX_HTTP_RATELIMIT_MAX_WAIT)
+        {
+            reason = "must be a time from 1ms to 1d";
+
+        } else {
+            limit->wait = (uint64_t) wait * 1000;
+        }
+
+    } else {
+        reason = "needs algorithm \"leaky_bucket\" or \"token_bucket\"";
     }
 
-    limit->use.rules = rules;
-    limit->use.nrules = rates->nelts;
+    if (reason == NULL) {
+        return NGX_OK;
+    }
 
-    return NGX_OK;
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"delay=%V\" in \"ratelimit\" "
+                       "directive: %s", &limit->delay, reason);
+
+    return NGX_ERROR;
 }
 
 
+/* the limit's own rates, or those of its zone */
+
 static ngx_int_t
-ngx_http_ratelimit_bind_rule(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit,
-    ratelimit_rate_t *rate, ratelimit_rule_t *rule)
+ngx_http_ratelimit_bind_rates(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit)
 {
+    ngx_array_t                *rates;
     ngx_http_ratelimit_zone_t  *zone;
 
     zone = limit->use.zone;
 
-    rule->limit = rate->limit;
-    rule->period = rate->period;
-    rule->capacity = rate->limit;
-
-    if (zone->shape.algorithm == RATELIMIT_LEAKY_BUCKET) {
-        rule->capacity = limit->burst + 1;
-        rule->free = limit->free;
-
-    } else if (zone->capacity) {
-        rule->capacity = zone->capacity;
+    if (limit->rates.variable != NULL) {
+        return ngx_http_ratelimit_bind_variable(cf, limit,
+                                                limit->rates.variable);
     }
 
-    rule->ceiling = rule->capacity * (100 + limit->soft) / 100;
+    rates = limit->rates.list.nelts ? &limit->rates.list : &zone->rates;
 
-    if (rule->ceiling > RATELIMIT_MAX_LIMIT
-        || ngx_max(rule->ceiling, rule->limit)
-           > (RATELIMIT_MAX_PRODUCT - 1) / rule->period)
-    {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "limit of zone \"%V\" in \"ratelimit\" directive "
-                           "is too large: %uL requests in %uL seconds",
-                           &zone->name, ngx_max(rule->ceiling, rule->limit),
-                           rule->period / RATELIMIT_SECOND);
+    if (rates->nelts == 0) {
+        return ngx_http_ratelimit_bind_variable(cf, limit, zone->rate);
+    }
+
+    return ngx_http_ratelimit_bind_plan(cf, limit, rates);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_bind_plan(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit,
+    ngx_array_t *rates)
+{
+    const char                 *reason;
+    ngx_http_ratelimit_plan_t  *plan;
+
+    plan = &limit->plan;
+
+    plan->nrules = rates->nelts;
+    plan->rules = ngx_pcalloc(cf->pool,
+                              2 * rates->nelts * sizeof(ratelimit_rule_t));
+    if (plan->rules == NULL) {
         return NGX_ERROR;
     }
 
-    ratelimit_shape_fit(&zone->shape, rule->ceiling);
+    limit->use.rules = plan->rules;
+    limit->use.nrules = rates->nelts;
 
-    return NGX_OK;
+    if (limit->elastic) {
+        plan->elastic = plan->rules + rates->nelts;
+        limit->use.nrules *= 2;
+    }
+
+    reason = ngx_http_ratelimit_make_rules(limit, rates->elts, plan);
+
+    if (reason != NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "limit of zone \"%V\" in \"ratelimit\" directive "
+                           "is too large: %s", &limit->zone, reason);
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_make_policy(cf->pool, limit, plan);
 }
 
 
-void
-ngx_http_ratelimit_check_return(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
-{
-    ngx_array_t                 *codes;
-    ngx_conf_file_t             *saved;
-    ngx_http_script_code_pt     *code;
-    ngx_http_ratelimit_limit_t  *limits;
+/*
+ * Nobody knows yet how much will be allowed, so counters are made for any
+ * number.  A log can't be: the largest rate that is written down for its zone
+ * says how long it may become.
+ */
 
-    codes = ngx_http_ratelimit_rewrite_codes(cf);
-    if (codes == NULL || codes->nelts == 0) {
-        return;
+static ngx_int_t
+ngx_http_ratelimit_bind_variable(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_complex_value_t *rate)
+{
+    ngx_uint_t                  i;
+    ratelimit_rate_t           *rates;
+    ratelimit_rule_t           *bound;
+    ngx_http_ratelimit_zone_t  *zone;
+
+    zone = limit->use.zone;
+
+    bound = ngx_pcalloc(cf->pool, sizeof(ratelimit_rule_t));
+    if (bound == NULL) {
+        return NGX_ERROR;
     }
 
-    /* the one of an "if" comes after the code of the condition */
+    bound->limit = RATELIMIT_MAX_LIMIT;
+    bound->period = RATELIMIT_SECOND;
+    bound->ceiling = RATELIMIT_MAX_LIMIT;
 
-    code = codes->elts;
-    if (*code != ngx_http_script_return_code) {
-        return;
-    }
+    if (zone->shape.algorithm == RATELIMIT_SLIDING_LOG) {
+        bound->ceiling = 0;
+        rates = zone->rates.elts;
 
-    limits = set->limits.elts;
+        for (i = 0; i < zone->rates.nelts; i++) {
+            bound->ceiling = ngx_max(bound->ceiling, rates[i].limit);
+        }
 
-    saved = cf->conf_file;
-    cf->conf_file = &limits[0].origin;
-
-    ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-                       "\"ratelimit\" directive is never reached because of "
-                       "\"return\" in the same block");
-
-    cf->conf_file = saved;
-}
-
-
-/* the rewrite module's configuration begins with its codes */
-
-static ngx_array_t *
-ngx_http_ratelimit_rewrite_codes(ngx_conf_t *cf)
-{
-    ngx_uint_t             i;
-    ngx_array_t          **codes;
-    ngx_module_t          *module;
-    ngx_http_conf_ctx_t   *ctx;
-
-    ctx = cf->ctx;
-
-    for (i = 0; cf->cycle->modules[i]; i++) {
-        module = cf->cycle->modules[i];
-
-        if (ngx_strcmp(module->name, "ngx_http_rewrite_module") == 0) {
-            codes = ctx->loc_conf[module->ctx_index];
-            return *codes;
+        if (bound->ceiling == 0) {
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                               "invalid parameter \"rate=%V\" in "
+                               "\"ratelimit\" directive: zone \"%V\" with "
+                               "algorithm \"sliding_log\" needs a rate "
+                               "without variables that none exceeds",
+                               &rate->value, &zone->name);
+            return NGX_ERROR;
         }
     }
 
-    return NULL;
+    limit->use.bound = bound;
+
+    ngx_http_ratelimit_expr_init(cf, &limit->rate, rate);
+    ngx_rbtree_init(&limit->plans, &limit->sentinel,
+                    ngx_str_rbtree_insert_value);
+
+    return NGX_OK;
 }

@@ -1,16 +1,27 @@
 
 /*
- * The preaccess phase: ask, then let pass, slow down or refuse.
+ * Before and after authentication: ask, then let pass, slow down or refuse.
  */
 
 
 #include "http/ngx_http_ratelimit.h"
 
 
+static ngx_int_t ngx_http_ratelimit_run(ngx_http_request_t *r,
+    ngx_uint_t stage);
+static ngx_int_t ngx_http_ratelimit_begin(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t stage);
 static ngx_int_t ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
 static ngx_int_t ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx);
+static ngx_int_t ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_fail_e fail);
+static ngx_int_t ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_status_e status);
+static ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item);
 static ngx_int_t ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t item);
 static ngx_int_t ngx_http_ratelimit_suspend(ngx_http_request_t *r,
@@ -19,60 +30,123 @@ static void ngx_http_ratelimit_delay_handler(ngx_http_request_t *r);
 static void ngx_http_ratelimit_resume(ngx_http_request_t *r);
 
 
+/* limits by what a client claims to be */
+
 ngx_int_t
 ngx_http_ratelimit_handler(ngx_http_request_t *r)
 {
-    ngx_int_t                       rc;
+    return ngx_http_ratelimit_run(r, NGX_HTTP_RATELIMIT_BEFORE_AUTH);
+}
+
+
+/* limits by what it was found to be; the page of a refusal proves nothing */
+
+ngx_int_t
+ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
+{
+    if (r->err_status) {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_ratelimit_run(r, NGX_HTTP_RATELIMIT_AFTER_AUTH);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_run(ngx_http_request_t *r, ngx_uint_t stage)
+{
     ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    if (rlcf->set == NULL || r != r->main) {
+    if (rlcf->set == NULL || !(rlcf->set->stages & stage) || r != r->main) {
         return NGX_DECLINED;
     }
 
     ctx = ngx_http_ratelimit_get_ctx(r);
 
-    if (ctx != NULL) {
-        return (ctx->status == NGX_HTTP_RATELIMIT_UNDECIDED)
-               ? ngx_http_ratelimit_act(ctx) : NGX_DECLINED;
-    }
-
-    ctx = ngx_http_ratelimit_create_ctx(r, rlcf->set->nrules);
     if (ctx == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        ctx = ngx_http_ratelimit_create_ctx(r);
+        if (ctx == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        return ngx_http_ratelimit_begin(ctx, stage);
     }
 
-    rc = ngx_http_test_predicates(r, rlcf->bypass);
+    if (ctx->answered) {
+        ctx->answered = 0;
+        return ngx_http_ratelimit_act(ctx);
+    }
+
+    if (ctx->stages & stage) {
+        return NGX_DECLINED;
+    }
+
+    ctx->conf = rlcf;
+
+    return ngx_http_ratelimit_begin(ctx, stage);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_begin(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_test_predicates(ctx->request, ctx->conf->bypass);
 
     if (rc == NGX_DECLINED) {
-        ctx->status = NGX_HTTP_RATELIMIT_BYPASSED;
+        ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH
+                      | NGX_HTTP_RATELIMIT_AFTER_AUTH;
+
+        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_BYPASSED);
         ngx_http_ratelimit_keep_ctx(ctx);
 
         return NGX_DECLINED;
     }
 
-    if (rc != NGX_OK || ngx_http_ratelimit_make_query(ctx) != NGX_OK) {
+    if (rc == NGX_OK) {
+        rc = ngx_http_ratelimit_make_query(ctx, stage);
+    }
+
+    if (rc == NGX_BUSY) {
+        ctx->stages |= stage;
+        ngx_http_ratelimit_keep_ctx(ctx);
+        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_CLOSED);
+    }
+
+    if (rc != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (ctx->query.n == 0) {
+    if (ctx->query.n == 0 && !ctx->failed) {
+
+        /* no limit applies here; one may where the request goes from here */
+
         return NGX_DECLINED;
     }
 
+    ctx->stages |= stage;
+
     ngx_http_ratelimit_keep_ctx(ctx);
 
-    return ngx_http_ratelimit_ask(ctx);
+    return ctx->query.n
+           ? ngx_http_ratelimit_ask(ctx)
+           : ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_OPEN);
 }
 
 
 static ngx_int_t
 ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ctx->query.done = ngx_http_ratelimit_done;
+    ngx_http_ratelimit_zone_t  *zone;
 
-    ctx->rc = ctx->limits[0]->use.zone->store->check(&ctx->query);
+    zone = ctx->parts[ctx->n - 1].limit->use.zone;
+
+    ctx->query.done = ngx_http_ratelimit_done;
+    ctx->rc = zone->store->check(&ctx->query);
 
     ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->query.log, 0,
                    "ratelimit: %ui rules, rc:%i allowed:%ui",
@@ -103,6 +177,7 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
     ngx_http_set_log_request(c->log, r);
 
     ctx->waiting = 0;
+    ctx->answered = 1;
     ctx->rc = rc;
 
     ngx_http_ratelimit_resume(r);
@@ -113,29 +188,71 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 static ngx_int_t
 ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_uint_t                   i, slowest, soft;
-    ratelimit_item_t            *items;
-    ngx_http_ratelimit_query_t  *q;
+    ngx_uint_t  first;
+
+    first = ctx->n - ctx->query.n;
 
     if (ctx->rc != NGX_OK) {
-        ctx->status = NGX_HTTP_RATELIMIT_FAILED_OPEN;
+        return ngx_http_ratelimit_fail(ctx,
+                                       ctx->parts[first].limit->use.zone->fail);
+    }
+
+    if (ctx->query.allowed) {
+        return ngx_http_ratelimit_allow(ctx);
+    }
+
+    ctx->tightest = first + ratelimit_tightest(ctx->query.items, ctx->query.n);
+
+    /* what was allowed before is not used */
+
+    ngx_http_ratelimit_refund(ctx, 0, ctx->charged);
+    ctx->charged = 0;
+
+    return ngx_http_ratelimit_refuse(ctx);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_fail_e fail)
+{
+    if (fail != NGX_HTTP_RATELIMIT_FAIL_CLOSED || ctx->conf->dry_run) {
+        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
         return NGX_DECLINED;
     }
 
-    q = &ctx->query;
-    items = q->items;
+    ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_CLOSED);
 
-    ctx->tightest = ratelimit_tightest(items, q->n);
+    ngx_http_ratelimit_refund(ctx, 0, ctx->charged);
+    ctx->charged = 0;
 
-    if (!q->allowed) {
-        return ngx_http_ratelimit_refuse(ctx);
-    }
+    return NGX_HTTP_SERVICE_UNAVAILABLE;
+}
 
-    slowest = 0;
-    soft = 0;
 
-    for (i = 0; i < q->n; i++) {
-        soft |= items[i].verdict.soft;
+static ngx_int_t
+ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t         i, first, slowest;
+    ratelimit_item_t  *items;
+
+    items = ctx->items;
+    first = ctx->n - ctx->query.n;
+    slowest = first;
+
+    ctx->charged = ctx->n;
+    ctx->tightest = ratelimit_tightest(items, ctx->n);
+
+    ngx_http_ratelimit_set_status(ctx,
+                                  ctx->failed ? NGX_HTTP_RATELIMIT_FAILED_OPEN
+                                              : NGX_HTTP_RATELIMIT_PASSED);
+
+    for (i = first; i < ctx->n; i++) {
+
+        if (items[i].verdict.soft) {
+            ngx_http_ratelimit_set_status(ctx,
+                                       ngx_http_ratelimit_overshoot(ctx, i));
+        }
 
         if (items[i].verdict.delay > items[slowest].verdict.delay) {
             slowest = i;
@@ -146,9 +263,47 @@ ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
         return ngx_http_ratelimit_delay(ctx, slowest);
     }
 
-    ctx->status = soft ? NGX_HTTP_RATELIMIT_SOFT : NGX_HTTP_RATELIMIT_PASSED;
-
     return NGX_DECLINED;
+}
+
+
+/* the later one is told, see the order of statuses */
+
+static void
+ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_status_e status)
+{
+    if (status > ctx->status) {
+        ctx->status = status;
+    }
+}
+
+
+/* above the limit: by the soft allowance, or only by the elastic one */
+
+static ngx_http_ratelimit_status_e
+ngx_http_ratelimit_overshoot(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
+{
+    uint64_t                     above;
+    ratelimit_item_t            *it;
+    ngx_http_ratelimit_limit_t  *limit;
+
+    it = &ctx->items[item];
+    limit = ctx->parts[item].limit;
+
+    above = it->rule->capacity * (100 + limit->soft) / 100;
+
+    if (it->rule->ceiling <= above) {
+        return NGX_HTTP_RATELIMIT_SOFT;
+    }
+
+    /* a leaky bucket's excess begins at its second request */
+
+    above -= (it->shape->algorithm == RATELIMIT_LEAKY_BUCKET)
+             ? 1 : it->rule->capacity;
+
+    return it->verdict.excess > above * 1000 ? NGX_HTTP_RATELIMIT_ELASTIC
+                                             : NGX_HTTP_RATELIMIT_SOFT;
 }
 
 
@@ -165,18 +320,21 @@ ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
     ngx_http_ratelimit_log_delay(ctx, item);
 
     if (ctx->conf->dry_run) {
-        ctx->status = NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN;
+        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN);
         return NGX_DECLINED;
     }
 
-    ctx->status = NGX_HTTP_RATELIMIT_DELAYED;
+    ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_DELAYED);
 
     rc = ngx_http_ratelimit_suspend(r, ngx_http_ratelimit_delay_handler);
     if (rc != NGX_AGAIN) {
         return rc;
     }
 
-    delay = ctx->query.items[item].verdict.delay;
+    ctx->queued = (ctx->items[item].shape->algorithm
+                   == RATELIMIT_TOKEN_BUCKET);
+
+    delay = ctx->items[item].verdict.delay;
     wev = r->connection->write;
 
     wev->delayed = 1;
@@ -213,7 +371,8 @@ ngx_http_ratelimit_suspend(ngx_http_request_t *r,
 static void
 ngx_http_ratelimit_delay_handler(ngx_http_request_t *r)
 {
-    ngx_event_t  *wev;
+    ngx_event_t               *wev;
+    ngx_http_ratelimit_ctx_t  *ctx;
 
     ngx_log_debug0(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "ratelimit: delay");
@@ -221,6 +380,9 @@ ngx_http_ratelimit_delay_handler(ngx_http_request_t *r)
     wev = r->connection->write;
 
     if (!wev->delayed) {
+        ctx = ngx_http_ratelimit_get_ctx(r);
+        ctx->queued = 0;
+
         ngx_http_ratelimit_resume(r);
         return;
     }

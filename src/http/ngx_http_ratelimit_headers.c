@@ -86,6 +86,9 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
 
     ctx = ngx_http_ratelimit_get_ctx(r);
 
+    ngx_log_debug1(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
+                   "ratelimit: header filter, ctx:%p", ctx);
+
     if (ctx == NULL
         || !ngx_http_ratelimit_decided(ctx)
         || ctx->conf->headers == NGX_HTTP_RATELIMIT_HEADERS_OFF)
@@ -118,11 +121,11 @@ ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
     len = 5 * NGX_INT64_LEN;
 
     if (ietf) {
-        len += ctx->limits[ctx->tightest]->label.len
+        len += ctx->parts[ctx->tightest].limit->label.len
                + sizeof(";r=;t=") - 1 + 2 * NGX_INT64_LEN;
 
-        for (i = 0; i < ctx->query.n; i += ctx->limits[i]->use.nrules) {
-            len += ctx->limits[i]->policy.len + sizeof(", ") - 1;
+        for (i = 0; i < ctx->n; i += ctx->parts[i].plan->nrules) {
+            len += ctx->parts[i].plan->policy.len + sizeof(", ") - 1;
         }
     }
 
@@ -156,7 +159,7 @@ ngx_http_ratelimit_x_fields(ngx_http_ratelimit_ctx_t *ctx,
     ngx_time_t           *tp;
     ratelimit_verdict_t  *verdict;
 
-    verdict = &ctx->query.items[ctx->tightest].verdict;
+    verdict = &ctx->items[ctx->tightest].verdict;
     reset = verdict->reset_after;
 
     if (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_EPOCH) {
@@ -182,12 +185,12 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t            i;
     ratelimit_verdict_t  *verdict;
 
-    verdict = &ctx->query.items[ctx->tightest].verdict;
+    verdict = &ctx->items[ctx->tightest].verdict;
 
     value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_policy);
 
-    for (i = 0; i < ctx->query.n; i += ctx->limits[i]->use.nrules) {
-        policy = &ctx->limits[i]->policy;
+    for (i = 0; i < ctx->n; i += ctx->parts[i].plan->nrules) {
+        policy = &ctx->parts[i].plan->policy;
 
         if (i) {
             *fs->p++ = ',';
@@ -201,9 +204,14 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
 
     value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_limit);
 
+    /* t must not promise more than Retry-After does */
+
     fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL",
-                        &ctx->limits[ctx->tightest]->label, verdict->remaining,
-                        ngx_http_ratelimit_seconds(verdict->reset_after));
+                        &ctx->parts[ctx->tightest].limit->label,
+                        verdict->remaining,
+                        ctx->status == NGX_HTTP_RATELIMIT_REJECTED
+                        ? ngx_http_ratelimit_retry_seconds(ctx)
+                        : ngx_http_ratelimit_seconds(verdict->reset_after));
 
     value->len = fs->p - value->data;
 }

@@ -10,8 +10,6 @@
 
 static ngx_int_t ngx_http_ratelimit_make_label(ngx_conf_t *cf, ngx_str_t *name,
     ngx_str_t *label);
-static ngx_int_t ngx_http_ratelimit_make_policy(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_make_json(ngx_conf_t *cf, ngx_str_t *name,
     ngx_str_t *json);
 
@@ -32,7 +30,7 @@ ngx_http_ratelimit_make_labels(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    return ngx_http_ratelimit_make_policy(cf, limit);
+    return NGX_OK;
 }
 
 
@@ -75,9 +73,9 @@ ngx_http_ratelimit_make_label(ngx_conf_t *cf, ngx_str_t *name,
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_make_policy(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit)
+ngx_int_t
+ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t *plan)
 {
     u_char            *p;
     size_t             len;
@@ -86,20 +84,20 @@ ngx_http_ratelimit_make_policy(ngx_conf_t *cf,
 
     len = limit->label.len + sizeof(", ;q=;w=") - 1 + 2 * NGX_INT64_LEN;
 
-    p = ngx_pnalloc(cf->pool, limit->use.nrules * len);
+    p = ngx_pnalloc(pool, plan->nrules * len);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    limit->policy.data = p;
-    rule = limit->use.rules;
+    plan->policy.data = p;
+    rule = plan->rules;
 
-    for (i = 0; i < limit->use.nrules; i++) {
+    for (i = 0; i < plan->nrules; i++) {
         p = ngx_sprintf(p, "%s%V;q=%uL;w=%uL", i ? ", " : "", &limit->label,
                         rule[i].limit, rule[i].period / RATELIMIT_SECOND);
     }
 
-    limit->policy.len = p - limit->policy.data;
+    plan->policy.len = p - plan->policy.data;
 
     return NGX_OK;
 }

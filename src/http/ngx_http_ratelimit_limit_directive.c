@@ -14,7 +14,11 @@
 #define NGX_HTTP_RATELIMIT_MAX_SOFT  1000    /* per cent */
 
 
-static const char *ngx_http_ratelimit_limit_soft(ngx_conf_t *cf,
+static const char *ngx_http_ratelimit_limit_rejected(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_limit_after_auth(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_limit_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
@@ -50,8 +54,13 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
       0, 0, 0 },
 
     { ngx_string("soft="),
-      ngx_http_ratelimit_limit_soft,
+      ngx_http_ratelimit_param_percent,
       offsetof(ngx_http_ratelimit_limit_t, soft),
+      1, NGX_HTTP_RATELIMIT_MAX_SOFT, 0 },
+
+    { ngx_string("elastic="),
+      ngx_http_ratelimit_param_percent,
+      offsetof(ngx_http_ratelimit_limit_t, elastic),
       1, NGX_HTTP_RATELIMIT_MAX_SOFT, 0 },
 
     { ngx_string("burst="),
@@ -60,14 +69,12 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
       1, RATELIMIT_MAX_LIMIT - 1, 0 },
 
     { ngx_string("delay="),
-      ngx_http_ratelimit_param_number,
-      offsetof(ngx_http_ratelimit_limit_t, free),
-      1, RATELIMIT_MAX_LIMIT - 1, 0 },
+      ngx_http_ratelimit_limit_delay,
+      0, 0, 0, 0 },
 
     { ngx_string("nodelay"),
       ngx_http_ratelimit_limit_nodelay,
-      offsetof(ngx_http_ratelimit_limit_t, free),
-      0, 0, 0 },
+      0, 0, 0, 0 },
 
     { ngx_string("cost="),
       ngx_http_ratelimit_limit_cost,
@@ -77,6 +84,21 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
     { ngx_string("if="),
       ngx_http_ratelimit_param_expr,
       offsetof(ngx_http_ratelimit_limit_t, filter),
+      0, 0, 0 },
+
+    { ngx_string("count="),
+      ngx_http_ratelimit_param_outcomes,
+      offsetof(ngx_http_ratelimit_limit_t, outcomes),
+      0, 0, 0 },
+
+    { ngx_string("rejected="),
+      ngx_http_ratelimit_limit_rejected,
+      offsetof(ngx_http_ratelimit_limit_t, insist),
+      0, 0, 0 },
+
+    { ngx_string("after_auth"),
+      ngx_http_ratelimit_limit_after_auth,
+      offsetof(ngx_http_ratelimit_limit_t, stage),
       0, 0, 0 },
 
       ngx_http_ratelimit_null_param
@@ -116,6 +138,7 @@ ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_memzero(limit, sizeof(ngx_http_ratelimit_limit_t));
 
     limit->origin = *cf->conf_file;
+    limit->stage = NGX_HTTP_RATELIMIT_BEFORE_AUTH;
 
     if (ngx_http_ratelimit_params(cf, 1, ngx_http_ratelimit_limit_params,
                                   limit)
@@ -135,25 +158,44 @@ ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 
 static const char *
-ngx_http_ratelimit_limit_soft(ngx_conf_t *cf,
+ngx_http_ratelimit_limit_rejected(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    uint64_t  *soft = field;
+    ngx_uint_t  *insist = field;
 
-    const char  *reason;
-
-    if (value->len == 0 || value->data[value->len - 1] != '%') {
-        return "must be a percentage such as \"10%\"";
+    if (ngx_strcmp(value->data, "count") != 0) {
+        return "must be \"count\"";
     }
 
-    reason = ratelimit_parse_number((char *) value->data, value->len - 1,
-                                    param->high, soft);
-
-    if (reason != NULL || *soft < param->low) {
-        return "must be from 1% to 1000%";
-    }
+    *insist = 1;
 
     return NULL;
+}
+
+
+static const char *
+ngx_http_ratelimit_limit_after_auth(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_uint_t  *stage = field;
+
+    *stage = NGX_HTTP_RATELIMIT_AFTER_AUTH;
+
+    return NULL;
+}
+
+
+/* of delay= and nodelay the last one holds, as in limit_req */
+
+static const char *
+ngx_http_ratelimit_limit_delay(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_http_ratelimit_limit_t  *limit = field;
+
+    limit->free = 0;
+
+    return ngx_http_ratelimit_param_name(cf, param, value, &limit->delay);
 }
 
 
@@ -161,9 +203,10 @@ static const char *
 ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    uint64_t  *free = field;
+    ngx_http_ratelimit_limit_t  *limit = field;
 
-    *free = RATELIMIT_NODELAY;
+    limit->free = RATELIMIT_NODELAY;
+    limit->delay.len = 0;
 
     return NULL;
 }

@@ -117,18 +117,64 @@ ngx_http_ratelimit_param_number(ngx_conf_t *cf,
 }
 
 
+/* 10% */
+
+const char *
+ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    uint64_t  *percent = field;
+
+    ngx_str_t   *args;
+    const char  *reason;
+
+    if (value->len == 0 || value->data[value->len - 1] != '%') {
+        return "must be a percentage such as \"10%\"";
+    }
+
+    reason = ratelimit_parse_number((char *) value->data, value->len - 1,
+                                    param->high, percent);
+
+    if (reason == NULL && *percent >= param->low) {
+        return NULL;
+    }
+
+    args = cf->args->elts;
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid parameter \"%V%V\" in \"%V\" directive: "
+                       "must be from %uL%% to %uL%%",
+                       &param->name, value, &args[0], param->low, param->high);
+
+    return NGX_CONF_ERROR;
+}
+
+
 const char *
 ngx_http_ratelimit_param_rate(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    ngx_array_t  *rates = field;
+    ngx_http_ratelimit_rates_t  *rates = field;
 
-    ngx_uint_t         i;
-    const char        *reason;
-    ratelimit_rate_t  *rate, parsed;
+    ngx_uint_t                  i;
+    const char                 *reason;
+    ratelimit_rate_t           *rate, parsed;
+    ngx_http_ratelimit_expr_t   expr;
+
+    if (rates->variable) {
+        return "stands beside a rate with variables";
+    }
 
     if (ngx_strlchr(value->data, value->data + value->len, '$') != NULL) {
-        return "must not contain variables";
+
+        if (rates->list.nelts) {
+            return "with variables stands beside another rate";
+        }
+
+        reason = ngx_http_ratelimit_param_expr(cf, param, value, &expr);
+        rates->variable = expr.value;
+
+        return reason;
     }
 
     reason = ratelimit_parse_rate((char *) value->data, value->len, &parsed);
@@ -136,22 +182,22 @@ ngx_http_ratelimit_param_rate(ngx_conf_t *cf,
         return reason;
     }
 
-    if (rates->elts == NULL
-        && ngx_array_init(rates, cf->pool, 2, sizeof(ratelimit_rate_t))
+    if (rates->list.elts == NULL
+        && ngx_array_init(&rates->list, cf->pool, 2, sizeof(ratelimit_rate_t))
            != NGX_OK)
     {
         return NGX_CONF_ERROR;
     }
 
-    rate = rates->elts;
+    rate = rates->list.elts;
 
-    for (i = 0; i < rates->nelts; i++) {
+    for (i = 0; i < rates->list.nelts; i++) {
         if (rate[i].period == parsed.period) {
             return "another rate has the same period";
         }
     }
 
-    rate = ngx_array_push(rates);
+    rate = ngx_array_push(&rates->list);
     if (rate == NULL) {
         return NGX_CONF_ERROR;
     }

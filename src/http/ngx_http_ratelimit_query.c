@@ -11,9 +11,18 @@
 #define NGX_HTTP_RATELIMIT_LOGGED_COST  32    /* bytes of a bad one */
 
 
+static size_t ngx_http_ratelimit_rows(ngx_uint_t n);
+static void ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx,
+    u_char *rows, ngx_uint_t n);
+static ngx_int_t ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t n);
 static void ngx_http_ratelimit_cleanup(void *data);
 static ngx_int_t ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit);
+static ngx_int_t ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t **plan);
+static void ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_part_t *part, ratelimit_hash_t *hash, uint64_t cost);
 static ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
 static void ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
@@ -21,18 +30,20 @@ static void ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
 
 
 ngx_http_ratelimit_ctx_t *
-ngx_http_ratelimit_create_ctx(ngx_http_request_t *r, ngx_uint_t nrules)
+ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
 {
-    u_char                    *p;
-    ngx_pool_cleanup_t        *cln;
-    ngx_http_ratelimit_ctx_t  *ctx;
+    ngx_uint_t                      n;
+    ngx_pool_cleanup_t             *cln;
+    ngx_http_ratelimit_ctx_t       *ctx;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+
+    n = rlcf->set->nrules_before + rlcf->set->nrules_after;
 
     cln = ngx_pool_cleanup_add(r->pool,
                                sizeof(ngx_http_ratelimit_ctx_t)
-                               + nrules
-                                 * (sizeof(ratelimit_item_t)
-                                    + sizeof(ratelimit_place_t)
-                                    + sizeof(ngx_http_ratelimit_limit_t *)));
+                               + ngx_http_ratelimit_rows(n));
     if (cln == NULL) {
         return NULL;
     }
@@ -40,20 +51,75 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r, ngx_uint_t nrules)
     ctx = cln->data;
     ngx_memzero(ctx, sizeof(ngx_http_ratelimit_ctx_t));
 
-    p = (u_char *) ctx + sizeof(ngx_http_ratelimit_ctx_t);
-    ctx->query.items = (ratelimit_item_t *) p;
-
-    p += nrules * sizeof(ratelimit_item_t);
-    ctx->query.places = (ratelimit_place_t *) p;
-
-    p += nrules * sizeof(ratelimit_place_t);
-    ctx->limits = (ngx_http_ratelimit_limit_t **) p;
-
     ctx->cleanup = cln;
     ctx->request = r;
-    ctx->conf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+    ctx->conf = rlcf;
+
+    ngx_http_ratelimit_set_rows(ctx,
+                                (u_char *) ctx
+                                + sizeof(ngx_http_ratelimit_ctx_t), n);
 
     return ctx;
+}
+
+
+/* bytes for n items, their places and parts */
+
+static size_t
+ngx_http_ratelimit_rows(ngx_uint_t n)
+{
+    return n * (sizeof(ratelimit_item_t) + sizeof(ratelimit_place_t)
+                + sizeof(ngx_http_ratelimit_part_t));
+}
+
+
+static void
+ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
+    ngx_uint_t n)
+{
+    ctx->room = n;
+    ctx->items = (ratelimit_item_t *) rows;
+
+    rows += n * sizeof(ratelimit_item_t);
+    ctx->places = (ratelimit_place_t *) rows;
+
+    rows += n * sizeof(ratelimit_place_t);
+    ctx->parts = (ngx_http_ratelimit_part_t *) rows;
+}
+
+
+/* a request may come to a location with more limits */
+
+static ngx_int_t
+ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
+{
+    u_char                     *rows;
+    ratelimit_item_t           *items;
+    ratelimit_place_t          *places;
+    ngx_http_ratelimit_part_t  *parts;
+
+    n += ctx->n;
+
+    if (n <= ctx->room) {
+        return NGX_OK;
+    }
+
+    items = ctx->items;
+    places = ctx->places;
+    parts = ctx->parts;
+
+    rows = ngx_palloc(ctx->request->pool, ngx_http_ratelimit_rows(n));
+    if (rows == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_set_rows(ctx, rows, n);
+
+    ngx_memcpy(ctx->items, items, ctx->n * sizeof(ratelimit_item_t));
+    ngx_memcpy(ctx->places, places, ctx->n * sizeof(ratelimit_place_t));
+    ngx_memcpy(ctx->parts, parts, ctx->n * sizeof(ngx_http_ratelimit_part_t));
+
+    return NGX_OK;
 }
 
 
@@ -100,27 +166,79 @@ ngx_http_ratelimit_cleanup(void *data)
     ngx_http_ratelimit_ctx_t  *ctx = data;
 
     if (ctx->waiting) {
-        ctx->limits[0]->use.zone->store->cancel(&ctx->query);
+        ctx->parts[ctx->n - 1].limit->use.zone->store->cancel(&ctx->query);
+    }
+
+    /* who leaves the queue gives the token back */
+
+    if (ctx->queued) {
+        ngx_http_ratelimit_refund(ctx, 0, ctx->charged);
+    }
+}
+
+
+void
+ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
+    ngx_uint_t n)
+{
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_query_t  q;
+
+    if (n == 0) {
+        return;
+    }
+
+    q = ctx->query;
+    q.items = &ctx->items[first];
+    q.places = &ctx->places[first];
+    q.n = n;
+
+    ctx->parts[first].limit->use.zone->store->refund(&q);
+
+    /* nothing is given back twice */
+
+    for (i = 0; i < n; i++) {
+        q.items[i].cost = 0;
     }
 }
 
 
 ngx_int_t
-ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
 {
-    ngx_uint_t                   i;
+    ngx_int_t                    rc;
+    ngx_uint_t                   i, n, first;
     ngx_http_ratelimit_set_t    *set;
     ngx_http_ratelimit_limit_t  *limits;
 
     set = ctx->conf->set;
     limits = set->limits.elts;
+    first = ctx->n;
+
+    n = (stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) ? set->nrules_after
+                                                 : set->nrules_before;
+
+    if (ngx_http_ratelimit_make_room(ctx, n) != NGX_OK) {
+        return NGX_ERROR;
+    }
 
     for (i = 0; i < set->limits.nelts; i++) {
-        if (ngx_http_ratelimit_add_limit(ctx, &limits[i]) != NGX_OK) {
-            return NGX_ERROR;
+
+        if (limits[i].stage != stage) {
+            continue;
+        }
+
+        rc = ngx_http_ratelimit_add_limit(ctx, &limits[i]);
+
+        if (rc != NGX_OK) {
+            ctx->n = first;
+            return rc;
         }
     }
 
+    ctx->query.items = &ctx->items[first];
+    ctx->query.places = &ctx->places[first];
+    ctx->query.n = ctx->n - first;
     ctx->query.log = ctx->request->connection->log;
     ctx->query.data = ctx;
 
@@ -132,13 +250,11 @@ static ngx_int_t
 ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit)
 {
-    uint64_t                     cost;
-    ngx_str_t                    value;
-    ngx_uint_t                   i, n;
-    ratelimit_hash_t             hash;
-    ngx_http_ratelimit_query_t  *q;
-
-    q = &ctx->query;
+    uint64_t                    cost;
+    ngx_int_t                   rc;
+    ngx_str_t                   value;
+    ratelimit_hash_t            hash;
+    ngx_http_ratelimit_part_t   part;
 
     if (limit->filter.value != NULL) {
         if (ngx_http_ratelimit_eval(ctx->request, &limit->filter, &value)
@@ -162,22 +278,91 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
 
     ratelimit_hash(&limit->use.secret, value.data, value.len, &hash);
 
+    part.limit = limit;
+    part.plan = &limit->plan;
+
+    if (limit->rate.value != NULL) {
+        rc = ngx_http_ratelimit_find_plan(ctx, limit, &part.plan);
+
+        if (rc != NGX_OK) {
+            return rc == NGX_DECLINED ? NGX_OK : rc;
+        }
+    }
+
     if (ngx_http_ratelimit_cost(ctx->request, limit, &cost) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    for (i = 0; i < limit->use.nrules; i++) {
-        n = q->n++;
-
-        q->items[n].rule = &limit->use.rules[i];
-        q->items[n].shape = &limit->use.zone->shape;
-        q->items[n].cost = cost;
-        q->places[n].table = limit->use.zone->table;
-        q->places[n].hash = hash;
-        ctx->limits[n] = limit;
-    }
+    ngx_http_ratelimit_add_items(ctx, &part, &hash, cost);
 
     return NGX_OK;
+}
+
+
+/* NGX_DECLINED if the limit does not apply */
+
+static ngx_int_t
+ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t **plan)
+{
+    ngx_str_t  text;
+
+    if (ngx_http_ratelimit_eval(ctx->request, &limit->rate, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (text.len == 0) {
+        return NGX_DECLINED;
+    }
+
+    *plan = ngx_http_ratelimit_get_plan(ctx->request, limit, &text);
+
+    if (*plan == NULL) {
+        return NGX_ERROR;
+    }
+
+    if ((*plan)->reason == NULL) {
+        return NGX_OK;
+    }
+
+    ctx->failed = 1;
+
+    return limit->use.zone->fail == NGX_HTTP_RATELIMIT_FAIL_CLOSED
+           ? NGX_BUSY : NGX_DECLINED;
+}
+
+
+static void
+ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_part_t *part, ratelimit_hash_t *hash, uint64_t cost)
+{
+    ngx_uint_t          i;
+    ratelimit_item_t   *item;
+    ratelimit_rule_t   *rules;
+    ratelimit_place_t  *place;
+
+    rules = part->plan->rules;
+
+    if (part->plan->elastic != NULL
+        && ngx_http_ratelimit_elastic_spare(ctx->request))
+    {
+        rules = part->plan->elastic;
+    }
+
+    for (i = 0; i < part->plan->nrules; i++) {
+        item = &ctx->items[ctx->n];
+        place = &ctx->places[ctx->n];
+
+        item->rule = &rules[i];
+        item->shape = &part->limit->use.zone->shape;
+        item->cost = cost;
+        item->insist = part->limit->insist;
+
+        place->table = part->limit->use.zone->table;
+        place->hash = *hash;
+
+        ctx->parts[ctx->n++] = *part;
+    }
 }
 
 
@@ -227,13 +412,28 @@ static void
 ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, ngx_str_t *value)
 {
-    size_t      len;
-    u_char      text[NGX_HTTP_RATELIMIT_LOGGED_COST];
-    ngx_uint_t  i;
+    size_t  len;
+    u_char  text[NGX_HTTP_RATELIMIT_LOGGED_COST];
 
-    len = ngx_min(value->len, NGX_HTTP_RATELIMIT_LOGGED_COST);
+    len = ngx_http_ratelimit_printable(text, NGX_HTTP_RATELIMIT_LOGGED_COST,
+                                       value);
 
-    /* a client may have chosen it */
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "cost \"%V\" of zone \"%V\" is not a number: \"%*s\", "
+                  "1 is counted",
+                  &limit->cost.value->value, &limit->use.zone->name,
+                  len, text);
+}
+
+
+/* for the log: a client may have chosen it */
+
+size_t
+ngx_http_ratelimit_printable(u_char *text, size_t size, ngx_str_t *value)
+{
+    size_t  i, len;
+
+    len = ngx_min(value->len, size);
 
     for (i = 0; i < len; i++) {
         text[i] = value->data[i];
@@ -243,9 +443,5 @@ ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
         }
     }
 
-    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "cost \"%V\" of zone \"%V\" is not a number: \"%*s\", "
-                  "1 is counted",
-                  &limit->cost.value->value, &limit->use.zone->name,
-                  len, text);
+    return len;
 }

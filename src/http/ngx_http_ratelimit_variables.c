@@ -79,12 +79,14 @@ static ngx_str_t  ngx_http_ratelimit_statuses[] = {
     ngx_null_string,
     ngx_string("PASSED"),
     ngx_string("SOFT"),
+    ngx_string("ELASTIC"),
     ngx_string("DELAYED"),
     ngx_string("DELAYED_DRY_RUN"),
-    ngx_string("REJECTED"),
     ngx_string("REJECTED_DRY_RUN"),
+    ngx_string("REJECTED"),
     ngx_string("BYPASSED"),
-    ngx_string("FAILED_OPEN")
+    ngx_string("FAILED_OPEN"),
+    ngx_string("FAILED_CLOSED")
 };
 
 
@@ -122,7 +124,7 @@ ngx_http_ratelimit_zone_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->limits[ctx->tightest]->use.zone->name;
+    name = &ctx->parts[ctx->tightest].limit->use.zone->name;
     ngx_http_ratelimit_set_value(v, name->data, name->len);
 
     return NGX_OK;
@@ -142,7 +144,7 @@ ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->limits[ctx->tightest]->use.zone->store->name;
+    name = &ctx->parts[ctx->tightest].limit->use.zone->store->name;
     ngx_http_ratelimit_set_value(v, name->data, name->len);
 
     return NGX_OK;
@@ -168,7 +170,7 @@ ngx_http_ratelimit_number_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    verdict = &ctx->query.items[ctx->tightest].verdict;
+    verdict = &ctx->items[ctx->tightest].verdict;
 
     switch (data) {
 
@@ -222,7 +224,11 @@ ngx_http_ratelimit_client_variable(ngx_http_request_t *r,
         return NGX_OK;
 
     default:
-        v->not_found = 1;
+
+        /* clients on a unix socket are one, as for $binary_remote_addr */
+
+        ngx_http_ratelimit_set_value(v, r->connection->addr_text.data,
+                                     r->connection->addr_text.len);
         return NGX_OK;
     }
 }

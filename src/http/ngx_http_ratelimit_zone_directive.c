@@ -13,16 +13,19 @@
 typedef struct {
     ngx_str_t                       name;
     size_t                          size;
-    ngx_array_t                     rates;    /* ratelimit_rate_t */
+    ngx_http_ratelimit_rates_t      rates;
     ratelimit_algorithm_e           algorithm;
     uint64_t                        buckets;  /* 0: not given */
     uint64_t                        capacity; /* 0: not given */
+    ngx_http_ratelimit_fail_e       fail;
 } ngx_http_ratelimit_zone_params_t;
 
 
 static const char *ngx_http_ratelimit_zone_size(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_zone_algorithm(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_zone_fail(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_params_t *params);
@@ -56,6 +59,11 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
       offsetof(ngx_http_ratelimit_zone_params_t, capacity),
       1, RATELIMIT_MAX_LIMIT, 0 },
 
+    { ngx_string("fail="),
+      ngx_http_ratelimit_zone_fail,
+      offsetof(ngx_http_ratelimit_zone_params_t, fail),
+      0, 0, 0 },
+
       ngx_http_ratelimit_null_param
 };
 
@@ -88,7 +96,9 @@ ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     zone->name = params.name;
     zone->key_text = value[1];
-    zone->rates = params.rates;
+    zone->rates = params.rates.list;
+    zone->rate = params.rates.variable;
+    zone->fail = params.fail;
     zone->capacity = params.capacity;
     zone->shape.algorithm = params.algorithm;
 
@@ -186,6 +196,31 @@ ngx_http_ratelimit_zone_algorithm(ngx_conf_t *cf,
                        value, &args[0], (size_t) (p - known), known);
 
     return NGX_CONF_ERROR;
+}
+
+
+/* what becomes of requests whose limits can't be asked */
+
+static const char *
+ngx_http_ratelimit_zone_fail(ngx_conf_t *cf, ngx_http_ratelimit_param_t *param,
+    ngx_str_t *value, void *field)
+{
+    ngx_http_ratelimit_fail_e  *fail = field;
+
+    if (ngx_strcmp(value->data, "local") == 0) {
+        *fail = NGX_HTTP_RATELIMIT_FAIL_LOCAL;
+
+    } else if (ngx_strcmp(value->data, "open") == 0) {
+        *fail = NGX_HTTP_RATELIMIT_FAIL_OPEN;
+
+    } else if (ngx_strcmp(value->data, "closed") == 0) {
+        *fail = NGX_HTTP_RATELIMIT_FAIL_CLOSED;
+
+    } else {
+        return "must be \"local\", \"open\" or \"closed\"";
+    }
+
+    return NULL;
 }
 
 

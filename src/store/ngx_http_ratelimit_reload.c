@@ -64,6 +64,7 @@ static void ngx_http_ratelimit_reload_drop(ratelimit_table_t *older,
 /* outlives configurations: the generation of the present one, then older */
 
 static ngx_http_ratelimit_generation_t  *ngx_http_ratelimit_generations;
+static ngx_http_ratelimit_generation_t  *ngx_http_ratelimit_next;
 
 
 ngx_int_t
@@ -235,23 +236,24 @@ ngx_http_ratelimit_reload_unmap(void *data)
 }
 
 
+/* a generation that was made for a reload that failed serves the next one */
+
 ngx_int_t
-ngx_http_ratelimit_reload_commit(ngx_cycle_t *cycle, ngx_array_t *zones)
+ngx_http_ratelimit_reload_prepare(ngx_log_t *log)
 {
     ngx_http_ratelimit_generation_t  *generation;
 
-    if (zones->nelts == 0 && ngx_http_ratelimit_generations == NULL) {
+    if (ngx_http_ratelimit_next) {
         return NGX_OK;
     }
 
-    generation = ngx_alloc(sizeof(ngx_http_ratelimit_generation_t),
-                           cycle->log);
+    generation = ngx_alloc(sizeof(ngx_http_ratelimit_generation_t), log);
     if (generation == NULL) {
         return NGX_ERROR;
     }
 
     if (pipe(generation->fd) == -1) {
-        ngx_log_error(NGX_LOG_EMERG, cycle->log, ngx_errno, "pipe() failed");
+        ngx_log_error(NGX_LOG_EMERG, log, ngx_errno, "pipe() failed");
         ngx_free(generation);
         return NGX_ERROR;
     }
@@ -259,8 +261,21 @@ ngx_http_ratelimit_reload_commit(ngx_cycle_t *cycle, ngx_array_t *zones)
     if (fcntl(generation->fd[0], F_SETFD, FD_CLOEXEC) == -1
         || fcntl(generation->fd[1], F_SETFD, FD_CLOEXEC) == -1)
     {
-        ngx_log_error(NGX_LOG_ALERT, cycle->log, ngx_errno,
+        ngx_log_error(NGX_LOG_ALERT, log, ngx_errno,
                       "fcntl(FD_CLOEXEC) failed");
+    }
+
+    ngx_http_ratelimit_next = generation;
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_reload_commit(void)
+{
+    if (ngx_http_ratelimit_next == NULL) {
+        return;
     }
 
     /* workers that are forked from now on are of the new generation */
@@ -269,12 +284,11 @@ ngx_http_ratelimit_reload_commit(ngx_cycle_t *cycle, ngx_array_t *zones)
         (void) close(ngx_http_ratelimit_generations->fd[1]);
     }
 
-    generation->former = ngx_http_ratelimit_generations;
-    ngx_http_ratelimit_generations = generation;
+    ngx_http_ratelimit_next->former = ngx_http_ratelimit_generations;
+    ngx_http_ratelimit_generations = ngx_http_ratelimit_next;
+    ngx_http_ratelimit_next = NULL;
 
     (void) ngx_http_ratelimit_reload_alone();
-
-    return NGX_OK;
 }
 
 

@@ -7,10 +7,11 @@
 #include "store/ngx_http_ratelimit_shm.h"
 
 
-typedef struct {
-    ngx_pid_t                       pid;
-    uint32_t                        name;
-} ngx_http_ratelimit_self_t;
+/* a clock that may go back would open and close limits at random */
+
+#if (nginx_version < 1013010) || !(NGX_HAVE_CLOCK_MONOTONIC)
+#error ngx_http_ratelimit_module needs nginx 1.13.10 and a monotonic clock
+#endif
 
 
 static ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
@@ -26,7 +27,7 @@ static void ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone);
 static ngx_int_t ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret,
     ngx_log_t *log);
 static void ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone);
-static uint32_t ngx_http_ratelimit_shm_self(ratelimit_lifelines_t *lifelines);
+static void ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
@@ -37,9 +38,9 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
 };
 
 
-/* what the process is called in locks; a fork makes it another one */
+/* what the worker is called in locks */
 
-static ngx_http_ratelimit_self_t  ngx_http_ratelimit_self;
+static uint32_t  ngx_http_ratelimit_self;
 
 
 static ngx_int_t
@@ -47,14 +48,14 @@ ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
 {
     ratelimit_clock_t  clock;
 
-    if (ngx_http_ratelimit_self.name == 0) {
+    if (ngx_http_ratelimit_self == 0) {
         return NGX_ERROR;
     }
 
     ngx_http_ratelimit_shm_clock(&clock);
 
     q->allowed = ratelimit_table_check(q->items, q->places, q->n, &clock,
-                                       ngx_http_ratelimit_self.name);
+                                       ngx_http_ratelimit_self);
 
     ngx_http_ratelimit_shm_note_evictions(q);
 
@@ -74,10 +75,14 @@ ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
 {
     ratelimit_clock_t  clock;
 
+    if (ngx_http_ratelimit_self == 0) {
+        return;
+    }
+
     ngx_http_ratelimit_shm_clock(&clock);
 
     ratelimit_table_refund(q->items, q->places, q->n, &clock,
-                           ngx_http_ratelimit_self.name);
+                           ngx_http_ratelimit_self);
 }
 
 
@@ -106,7 +111,7 @@ ngx_http_ratelimit_shm_note_evictions(ngx_http_ratelimit_query_t *q)
     for (i = 0; i < q->n; i++) {
 
         dropped = ratelimit_table_evictions(q->places[i].active,
-                                            (uint64_t) ngx_time());
+                                      (uint64_t) ngx_current_msec * 1000);
         if (dropped == 0) {
             continue;
         }
@@ -285,55 +290,58 @@ ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret, ngx_log_t *log)
 static void
 ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone)
 {
-    uint32_t                    me;
-    ngx_uint_t                  i, k;
+    ngx_uint_t                  i;
     ngx_http_ratelimit_use_t  **use;
 
-    me = ngx_http_ratelimit_shm_self(zone->lifelines->data);
     use = zone->uses.elts;
 
     for (i = 0; i < zone->uses.nelts; i++) {
-
         ratelimit_hash(ratelimit_table_secret(zone->table),
                        use[i]->name.data, use[i]->name.len, &use[i]->secret);
+    }
+}
 
+
+/* that is for workers: the master takes no lock */
+
+static void
+ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_uint_t                  i, k;
+    ngx_http_ratelimit_use_t  **use;
+
+    use = zone->uses.elts;
+
+    for (i = 0; i < zone->uses.nelts; i++) {
         for (k = 0; k < use[i]->nrules; k++) {
-            use[i]->rules[k].class = ratelimit_table_class(zone->table,
-                                                       &use[i]->rules[k], me);
+            ngx_http_ratelimit_store_rule(use[i], &use[i]->rules[k]);
         }
     }
 }
 
 
-static uint32_t
-ngx_http_ratelimit_shm_self(ratelimit_lifelines_t *lifelines)
+void
+ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
+    ratelimit_rule_t *rule)
 {
-    if (ngx_http_ratelimit_self.pid != ngx_pid) {
-        ngx_http_ratelimit_self.pid = ngx_pid;
-        ngx_http_ratelimit_self.name = ratelimit_lifelines_take(lifelines);
-    }
-
-    return ngx_http_ratelimit_self.name;
+    rule->class = ratelimit_table_class(use->zone->table, rule,
+                                        ngx_http_ratelimit_self);
 }
 
 
 ngx_int_t
 ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle)
 {
-    ngx_array_t  *zones;
+    ngx_http_ratelimit_reload_commit();
 
-    zones = ngx_http_ratelimit_zones(cycle, cycle->pool);
-    if (zones == NULL) {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_ratelimit_reload_commit(cycle, zones);
+    return NGX_OK;
 }
 
 
 ngx_int_t
 ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
 {
+    ngx_uint_t                   i;
     ngx_array_t                 *zones;
     ngx_http_ratelimit_zone_t  **zone;
 
@@ -353,10 +361,18 @@ ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
 
     zone = zones->elts;
 
-    if (ngx_http_ratelimit_shm_self(zone[0]->lifelines->data) == 0) {
+    ngx_http_ratelimit_self = ratelimit_lifelines_take(
+                                                   zone[0]->lifelines->data);
+
+    if (ngx_http_ratelimit_self == 0) {
         ngx_log_error(NGX_LOG_ALERT, cycle->log, 0,
                       "ratelimit knows no more than %d processes",
                       RATELIMIT_LIFELINES);
+        return NGX_OK;
+    }
+
+    for (i = 0; i < zones->nelts; i++) {
+        ngx_http_ratelimit_shm_init_rules(zone[i]);
     }
 
     return ngx_http_ratelimit_reload_watch(cycle, zones);

@@ -39,9 +39,11 @@ ngx_int_t ngx_http_ratelimit_reload_find(ngx_conf_t *cf,
 ngx_int_t ngx_http_ratelimit_reload_follow(ngx_http_ratelimit_zone_t *zone,
     ratelimit_table_t *older);
 
+/* makes what commit needs, where a failure does no harm */
+ngx_int_t ngx_http_ratelimit_reload_prepare(ngx_log_t *log);
+
 /* a new generation of workers is about to start */
-ngx_int_t ngx_http_ratelimit_reload_commit(ngx_cycle_t *cycle,
-    ngx_array_t *zones);
+void ngx_http_ratelimit_reload_commit(void);
 
 /* seals older tables when the last worker is gone that knows them alone */
 ngx_int_t ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle,

@@ -37,6 +37,8 @@ typedef struct {
     ngx_http_ratelimit_zone_t      *zone;
     ratelimit_rule_t               *rules;
     ngx_uint_t                      nrules;
+    ratelimit_rule_t               *bound;    /* rules that come later keep
+                                                 within it; NULL: none come */
     ratelimit_hash_t                secret;   /* for hashing keys */
 } ngx_http_ratelimit_use_t;
 
@@ -71,12 +73,21 @@ typedef struct {
 } ngx_http_ratelimit_store_t;
 
 
+typedef enum {
+    NGX_HTTP_RATELIMIT_FAIL_LOCAL = 0,
+    NGX_HTTP_RATELIMIT_FAIL_OPEN,
+    NGX_HTTP_RATELIMIT_FAIL_CLOSED
+} ngx_http_ratelimit_fail_e;
+
+
 struct ngx_http_ratelimit_zone_s {
     ngx_str_t                       name;
     ngx_str_t                       key_text;  /* as configured */
     ngx_http_complex_value_t        key;
     ngx_array_t                     rates;     /* ratelimit_rate_t */
+    ngx_http_complex_value_t       *rate;      /* gives such a list, or NULL */
     uint64_t                        capacity;  /* token_bucket; 0: N */
+    ngx_http_ratelimit_fail_e       fail;
     ratelimit_shape_t               shape;
 
     const ngx_http_ratelimit_store_t  *store;
@@ -107,6 +118,10 @@ ngx_int_t ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
 ngx_int_t ngx_http_ratelimit_store_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
 ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
+
+/* a rule that was made while requests run */
+void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
+    ratelimit_rule_t *rule);
 
 /* the hooks of the module that the store needs */
 ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);

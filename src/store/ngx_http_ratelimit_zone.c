@@ -18,7 +18,9 @@ ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
     ngx_str_t        name;
     ngx_shm_zone_t  *shm_zone;
 
-    ngx_str_set(&name, "ratelimit_lifelines");
+    /* no zone of the configuration can have this name */
+
+    ngx_str_set(&name, "ratelimit:lifelines");
 
     shm_zone = ngx_shared_memory_add(cf, &name,
                                      ratelimit_lifelines_size()
@@ -97,7 +99,7 @@ ngx_http_ratelimit_store_finish(ngx_conf_t *cf)
         }
     }
 
-    return NGX_OK;
+    return ngx_http_ratelimit_reload_prepare(cf->log);
 }
 
 
@@ -161,6 +163,10 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     for (i = 0; i < zone->uses.nelts; i++) {
         for (k = 0; k < use[i]->nrules; k++) {
             ratelimit_table_fit(shape, &use[i]->rules[k]);
+        }
+
+        if (use[i]->bound) {
+            ratelimit_table_fit(shape, use[i]->bound);
         }
     }
 

@@ -12,14 +12,16 @@
 #include "store/ratelimit_slot.h"
 
 
-/* blocks looked at before the one used longest ago of them has to go */
+/* blocks looked at before the one of them that is worth least has to go */
 #define RATELIMIT_BLOCK_SAMPLE  16
+
+/* then others hold too many segments, and may wait for ours */
+#define RATELIMIT_BLOCK_ROUNDS  8
 
 
 typedef struct {
     uint32_t                        number;
-    uint32_t                        used;
-    uint64_t                        guard;
+    unsigned                        worth;
 } ratelimit_victim_t;
 
 
@@ -54,7 +56,7 @@ uint32_t
 ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
     const ratelimit_party_t *party)
 {
-    uint32_t             number, owner, tries;
+    uint32_t             number, owner, tries, rounds;
     ratelimit_victim_t   victim, *wanted;
     ratelimit_header_t  *header;
 
@@ -71,7 +73,7 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
         }
     }
 
-    for ( ;; ) {
+    for (rounds = 0; rounds < RATELIMIT_BLOCK_ROUNDS; rounds++) {
         victim.number = 0;
         wanted = &victim;
 
@@ -92,6 +94,8 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
             }
         }
     }
+
+    return 0;
 }
 
 
@@ -167,7 +171,7 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
     ratelimit_victim_t *victim)
 {
-    uint64_t            guard;
+    unsigned            worth;
     ratelimit_block_t  *block;
 
     if (ratelimit_slot_in_use(party, slot)) {
@@ -176,17 +180,16 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
 
     block = ratelimit_block(table, number);
 
-    if (ratelimit_slot_expires(table, slot) > party->clock->now) {
+    if (ratelimit_slot_expires(table, slot) > party->clock.now) {
 
         if (victim) {
-            guard = slot->id & RATELIMIT_GUARD;
+            worth = ratelimit_slot_worth(table,
+                                         ratelimit_table_segment(table, slot),
+                                         slot);
 
-            if (victim->number == 0 || guard < victim->guard
-                || (guard == victim->guard && block->used < victim->used))
-            {
+            if (victim->number == 0 || worth < victim->worth) {
                 victim->number = number;
-                victim->guard = guard;
-                victim->used = block->used;
+                victim->worth = worth;
             }
 
             return 0;

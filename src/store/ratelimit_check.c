@@ -5,35 +5,27 @@
  */
 
 
-#include "store/ratelimit_slot.h"
+#include "store/ratelimit_party.h"
 
 
 static int ratelimit_table_check_one(ratelimit_item_t *item,
-    ratelimit_place_t *place, const ratelimit_party_t *party);
-static void ratelimit_table_find(ratelimit_place_t *place);
+    ratelimit_place_t *place, ratelimit_party_t *party);
 static inline int ratelimit_table_refused(ratelimit_item_t *items,
-    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock);
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
 static inline int ratelimit_table_guarded(const ratelimit_place_t *place);
 static int ratelimit_table_refuse(ratelimit_item_t *items,
-    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock);
-static void ratelimit_table_lock(ratelimit_item_t *items,
-    ratelimit_party_t *party);
-static int ratelimit_table_lock_once(ratelimit_item_t *items,
-    ratelimit_party_t *party);
-static void ratelimit_table_sort(ratelimit_place_t *places, size_t n);
-static int ratelimit_table_before(const ratelimit_place_t *a,
-    const ratelimit_place_t *b);
-static inline int ratelimit_table_once(const ratelimit_place_t *places,
-    size_t i);
-static void ratelimit_table_unlock(ratelimit_place_t *places, size_t n);
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
 static void ratelimit_table_charge(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party);
 static void ratelimit_table_mark(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party);
-static inline void ratelimit_table_prepare(ratelimit_item_t *item,
-    ratelimit_place_t *place, const ratelimit_party_t *party);
+static int ratelimit_table_prepare_all(ratelimit_item_t *items,
+    ratelimit_party_t *party, int allowed);
+static inline int ratelimit_table_prepare(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_party_t *party, int allowed);
 static inline void ratelimit_table_commit(ratelimit_item_t *item,
-    ratelimit_place_t *place, const ratelimit_party_t *party, uint64_t guard);
+    ratelimit_place_t *place, const ratelimit_party_t *party,
+    uint64_t refused);
 
 
 int
@@ -46,25 +38,31 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
 
     party.places = places;
     party.n = n;
-    party.clock = clock;
+    party.clock = *clock;
     party.me = me;
 
     if (n == 1 && places[0].table->older == NULL) {
         return ratelimit_table_check_one(items, places, &party);
     }
 
-    for (i = 0; i < n; i++) {
-        ratelimit_table_place(ratelimit_table_active(places[i].table),
-                              &places[i], items[i].rule->period);
-    }
+    ratelimit_party_place(items, places, n);
 
-    if (ratelimit_table_refused(items, places, n, clock)) {
+    if (ratelimit_table_refused(items, places, n, &party)) {
         return 0;
     }
 
-    ratelimit_table_lock(items, &party);
+    do {
+        ratelimit_party_lock(items, &party);
 
-    allowed = ratelimit_look(items, n, clock);
+        allowed = ratelimit_look(items, n, &party.clock);
+
+        if (ratelimit_table_prepare_all(items, &party, allowed)) {
+            break;
+        }
+
+        ratelimit_party_back_off(items, &party);
+
+    } while (1);
 
     for (i = 0; i < n; i++) {
         if (allowed) {
@@ -75,7 +73,7 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
         }
     }
 
-    ratelimit_table_unlock(places, n);
+    ratelimit_party_unlock(places, n);
 
     return allowed;
 }
@@ -85,7 +83,7 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
 
 static int
 ratelimit_table_check_one(ratelimit_item_t *item, ratelimit_place_t *place,
-    const ratelimit_party_t *party)
+    ratelimit_party_t *party)
 {
     int                 allowed;
     ratelimit_table_t  *table;
@@ -94,21 +92,31 @@ ratelimit_table_check_one(ratelimit_item_t *item, ratelimit_place_t *place,
 
     ratelimit_table_place(table, place, item->rule->period);
 
-    if (ratelimit_table_refused(item, place, 1, party->clock)) {
+    if (ratelimit_table_refused(item, place, 1, party)) {
         return 0;
     }
 
-    ratelimit_lock(&place->segment->lock, party->me, table->lifelines);
+    do {
+        ratelimit_lock(&place->segment->lock, party->me, table->lifelines);
+        ratelimit_party_tick(place->segment, &party->clock);
+        ratelimit_party_find(place);
 
-    ratelimit_table_find(place);
+        item->shape = &table->shape;
+        item->state = ratelimit_slot_state(table, place->slot, place->word);
 
-    item->shape = &table->shape;
-    item->state = ratelimit_slot_state(table, place->slot, place->word);
+        table->algorithm->look(item->shape, item->rule, item->state,
+                               &party->clock, item->cost, &item->verdict);
 
-    table->algorithm->look(item->shape, item->rule, item->state, party->clock,
-                           item->cost, &item->verdict);
+        allowed = item->verdict.allowed;
 
-    allowed = item->verdict.allowed;
+        if (ratelimit_table_prepare(item, place, party, allowed)) {
+            break;
+        }
+
+        place->order = 0;
+        ratelimit_party_back_off(item, party);
+
+    } while (1);
 
     if (allowed) {
         ratelimit_table_charge(item, place, party);
@@ -130,7 +138,7 @@ ratelimit_table_check_one(ratelimit_item_t *item, ratelimit_place_t *place,
 
 static inline int
 ratelimit_table_refused(ratelimit_item_t *items, ratelimit_place_t *places,
-    size_t n, const ratelimit_clock_t *clock)
+    size_t n, ratelimit_party_t *party)
 {
     size_t  i, guarded;
 
@@ -150,31 +158,49 @@ ratelimit_table_refused(ratelimit_item_t *items, ratelimit_place_t *places,
         guarded += ratelimit_table_guarded(&places[i]);
     }
 
-    return guarded && ratelimit_table_refuse(items, places, n, clock);
+    return guarded && ratelimit_table_refuse(items, places, n, party);
 }
 
 
 static inline int
 ratelimit_table_guarded(const ratelimit_place_t *place)
 {
-    return place->slot
-           && (place->slot->id & RATELIMIT_GUARD) == RATELIMIT_GUARD_REFUSED;
+    uint64_t  epoch;
+
+    if (place->slot == NULL || !(place->slot->id & RATELIMIT_REFUSED)) {
+        return 0;
+    }
+
+    epoch = ratelimit_slot_epoch(place->active, place->segment);
+
+    return ((place->slot->id >> RATELIMIT_EPOCH_SHIFT)
+            & (RATELIMIT_EPOCHS - 1))
+           == epoch;
 }
 
 
 static int
 ratelimit_table_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
-    size_t n, const ratelimit_clock_t *clock)
+    size_t n, ratelimit_party_t *party)
 {
     size_t  i;
 
     for (i = 0; i < n; i++) {
+
+        /* who was not looked for in older tables may be there */
+
+        if (places[i].slot == NULL && places[i].active->older) {
+            return 0;
+        }
+
+        ratelimit_party_late(places[i].segment, &party->clock);
+
         items[i].shape = &places[i].active->shape;
         items[i].state = ratelimit_slot_state(places[i].active, places[i].slot,
                                               places[i].word);
     }
 
-    if (ratelimit_look(items, n, clock)) {
+    if (ratelimit_look(items, n, &party->clock)) {
         return 0;
     }
 
@@ -186,7 +212,7 @@ ratelimit_table_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
             return 0;
         }
 
-        /* who is refused for the first time is to be marked */
+        /* who is refused for the first time in an epoch is to be marked */
 
         if (!items[i].verdict.allowed && places[i].slot
             && !ratelimit_table_guarded(&places[i]))
@@ -199,183 +225,18 @@ ratelimit_table_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
 }
 
 
-/* locks all segments of the party and loads the states */
-
-static void
-ratelimit_table_lock(ratelimit_item_t *items, ratelimit_party_t *party)
-{
-    size_t              i;
-    ratelimit_place_t  *place;
-
-    while (!ratelimit_table_lock_once(items, party)) { /* void */ }
-
-    for (i = 0; i < party->n; i++) {
-        ratelimit_table_find(&party->places[i]);
-    }
-
-    for (i = 0; i < party->n; i++) {
-        place = &party->places[i];
-
-        if (place->slot == NULL && place->active->older) {
-            ratelimit_table_adopt(place, items[i].rule, party);
-        }
-
-        if (place->active != place->table) {
-            ratelimit_table_restrain(&items[i], place);
-        }
-
-        items[i].shape = &place->active->shape;
-        items[i].state = ratelimit_slot_state(place->active, place->slot,
-                                              place->word);
-    }
-}
-
-
-/* returns 0 if a table was sealed meanwhile */
-
-static int
-ratelimit_table_lock_once(ratelimit_item_t *items, ratelimit_party_t *party)
-{
-    size_t              i, n;
-    ratelimit_place_t  *places;
-
-    n = party->n;
-    places = party->places;
-    places[0].order = 0;
-
-    if (n > 1) {
-        ratelimit_table_sort(places, n);
-    }
-
-    for (i = 0; i < n; i++) {
-        if (ratelimit_table_once(places, i)) {
-            ratelimit_lock(&places[places[i].order].segment->lock, party->me,
-                           places[i].table->lifelines);
-        }
-    }
-
-    for (i = 0; i < n; i++) {
-        if (ratelimit_table_active(places[i].table) != places[i].active) {
-            break;
-        }
-    }
-
-    if (i == n) {
-        return 1;
-    }
-
-    ratelimit_table_unlock(places, n);
-
-    for (i = 0; i < n; i++) {
-        ratelimit_table_place(ratelimit_table_active(places[i].table),
-                              &places[i], items[i].rule->period);
-    }
-
-    return 0;
-}
-
-
-/* the order in which all processes lock segments */
-
-static void
-ratelimit_table_sort(ratelimit_place_t *places, size_t n)
-{
-    size_t  i, k;
-
-    for (i = 1; i < n; i++) {
-
-        for (k = i; k > 0; k--) {
-            if (!ratelimit_table_before(&places[i],
-                                        &places[places[k - 1].order]))
-            {
-                break;
-            }
-
-            places[k].order = places[k - 1].order;
-        }
-
-        places[k].order = i;
-    }
-}
-
-
-/* addresses may differ between processes, secrets and numbers do not */
-
-static int
-ratelimit_table_before(const ratelimit_place_t *a, const ratelimit_place_t *b)
-{
-    uint64_t  x, y;
-
-    if (a->active != b->active) {
-        x = a->active->header->secret.lo;
-        y = b->active->header->secret.lo;
-
-        if (x != y) {
-            return x < y;
-        }
-    }
-
-    return a->segment < b->segment;
-}
-
-
-/* whether the i'th segment in order is another one than that before it */
-
-static inline int
-ratelimit_table_once(const ratelimit_place_t *places, size_t i)
-{
-    return i == 0
-           || places[places[i].order].segment
-              != places[places[i - 1].order].segment;
-}
-
-
-static void
-ratelimit_table_unlock(ratelimit_place_t *places, size_t n)
-{
-    size_t  i;
-
-    for (i = 0; i < n; i++) {
-        if (ratelimit_table_once(places, i)) {
-            ratelimit_unlock(&places[places[i].order].segment->lock);
-        }
-    }
-}
-
-
-/* a slot that was found without the lock may be another's by now */
-
-static void
-ratelimit_table_find(ratelimit_place_t *place)
-{
-    if (place->slot
-        && (place->slot->id & RATELIMIT_FINGERPRINT) == place->fingerprint)
-    {
-        return;
-    }
-
-    place->slot = ratelimit_slot_find(place);
-}
-
-
 static void
 ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party)
 {
-    uint64_t  guard;
-
     if (item->cost == 0 && !item->verdict.rebase) {
         return;
     }
 
-    guard = place->slot ? RATELIMIT_GUARD_USED : RATELIMIT_GUARD_NEW;
-
-    ratelimit_table_prepare(item, place, party);
-
     place->active->algorithm->charge(item->shape, item->rule, item->state,
-                                     party->clock, item->cost);
+                                     &party->clock, item->cost);
 
-    ratelimit_table_commit(item, place, party, guard);
+    ratelimit_table_commit(item, place, party, 0);
 }
 
 
@@ -385,55 +246,72 @@ static void
 ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party)
 {
-    uint64_t  guard;
+    uint64_t  refused;
 
-    guard = item->verdict.allowed ? RATELIMIT_GUARD_USED
-                                  : RATELIMIT_GUARD_REFUSED;
+    refused = item->verdict.allowed ? 0 : RATELIMIT_REFUSED;
 
     if (item->verdict.rebase || item->insist) {
-        ratelimit_table_prepare(item, place, party);
-        ratelimit_settle(item, party->clock);
-        ratelimit_table_commit(item, place, party, guard);
+        ratelimit_settle(item, &party->clock);
+        ratelimit_table_commit(item, place, party, refused);
 
-    } else if (!item->verdict.allowed && place->slot) {
-        ratelimit_slot_guard(place->slot, guard);
+    } else if (refused && place->slot) {
+        ratelimit_slot_name(place, ratelimit_slot_class(place->slot), refused);
     }
 }
 
 
-/* a state never seen needs a slot before it can be written */
+/* all that will be written has a slot before anything is */
 
-static inline void
-ratelimit_table_prepare(ratelimit_item_t *item, ratelimit_place_t *place,
-    const ratelimit_party_t *party)
+static int
+ratelimit_table_prepare_all(ratelimit_item_t *items, ratelimit_party_t *party,
+    int allowed)
 {
-    if (place->slot == NULL) {
-        ratelimit_slot_reserve(place, party);
-        item->state = ratelimit_slot_state(place->active, place->slot,
-                                           place->word);
+    size_t  i;
+
+    for (i = 0; i < party->n; i++) {
+        if (!ratelimit_table_prepare(&items[i], &party->places[i], party,
+                                     allowed))
+        {
+            return 0;
+        }
     }
+
+    return 1;
+}
+
+
+static inline int
+ratelimit_table_prepare(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_party_t *party, int allowed)
+{
+    if (place->slot
+        || (!item->verdict.rebase && !(allowed ? item->cost : item->insist)))
+    {
+        return 1;
+    }
+
+    if (!ratelimit_slot_reserve(place, party)) {
+        return 0;
+    }
+
+    item->state = ratelimit_slot_state(place->active, place->slot,
+                                       place->word);
+
+    return 1;
 }
 
 
 static inline void
 ratelimit_table_commit(ratelimit_item_t *item, ratelimit_place_t *place,
-    const ratelimit_party_t *party, uint64_t guard)
+    const ratelimit_party_t *party, uint64_t refused)
 {
-    ratelimit_table_t  *table;
-
-    table = place->active;
-
-    if (table->nblocks) {
-        ratelimit_block(table, place->slot->word)->used =
-                                      party->clock->now / RATELIMIT_SECOND;
-
-    } else {
-        ratelimit_slot_pack(table, place->slot, item->state);
+    if (place->active->nblocks == 0) {
+        ratelimit_slot_pack(place->active, place->slot, item->state);
     }
 
     ratelimit_slot_name(place,
                         ratelimit_table_class_of(place, item->rule, party->me),
-                        guard);
+                        refused);
 }
 
 
@@ -445,17 +323,13 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
     ratelimit_table_t  *table;
     ratelimit_party_t   party;
 
-    for (i = 0; i < n; i++) {
-        ratelimit_table_place(ratelimit_table_active(places[i].table),
-                              &places[i], items[i].rule->period);
-    }
-
     party.places = places;
     party.n = n;
-    party.clock = clock;
+    party.clock = *clock;
     party.me = me;
 
-    ratelimit_table_lock(items, &party);
+    ratelimit_party_place(items, places, n);
+    ratelimit_party_lock(items, &party);
 
     for (i = 0; i < n; i++) {
 
@@ -466,7 +340,7 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
         table = places[i].active;
 
         table->algorithm->refund(&table->shape, items[i].rule, items[i].state,
-                                 clock, items[i].verdict.stamp,
+                                 &party.clock, items[i].verdict.stamp,
                                  items[i].cost);
 
         if (table->nblocks == 0) {
@@ -474,5 +348,5 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
         }
     }
 
-    ratelimit_table_unlock(places, n);
+    ratelimit_party_unlock(places, n);
 }

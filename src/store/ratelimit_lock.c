@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <time.h>
 
 #include "store/ratelimit_lock.h"
 
@@ -21,6 +22,9 @@
 
 /* yields before it asks whether the holder lives */
 #define RATELIMIT_YIELDS         16
+
+/* yields before it sleeps instead: the holder does not run, or not now */
+#define RATELIMIT_PATIENCE       256
 
 
 typedef struct {
@@ -37,6 +41,9 @@ struct ratelimit_lifelines_s {
 static uint32_t ratelimit_lifeline_claim(ratelimit_lifeline_t *line);
 static int ratelimit_lock_take_over(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines);
+
+
+static const struct timespec  ratelimit_lock_nap = { 0, 100000 };
 
 
 size_t
@@ -166,7 +173,12 @@ ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
 #endif
         }
 
-        (void) sched_yield();
+        if (yields < RATELIMIT_PATIENCE) {
+            (void) sched_yield();
+
+        } else {
+            (void) nanosleep(&ratelimit_lock_nap, NULL);
+        }
 
         if (yields % RATELIMIT_YIELDS == 0
             && ratelimit_lock_take_over(lock, me, lifelines))

@@ -13,13 +13,10 @@
 #define RATELIMIT_NEARLY_FULL   3
 
 
-static uint64_t ratelimit_slot_age(const ratelimit_table_t *table,
-    const ratelimit_slot_t *slot);
 static ratelimit_slot_t *ratelimit_slot_empty(
-    const ratelimit_place_t *place);
+    const ratelimit_place_t *place, const ratelimit_party_t *party);
 static ratelimit_slot_t *ratelimit_slot_make_room(ratelimit_place_t *place,
     const ratelimit_party_t *party);
-static void ratelimit_slot_forget_use(ratelimit_slot_t *bucket);
 
 
 /* as large as any algorithm looks at */
@@ -71,15 +68,14 @@ uint64_t
 ratelimit_slot_expires(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot)
 {
-    uint64_t            class;
     ratelimit_rule_t    rule;
-    ratelimit_class_t  *known;
+    ratelimit_class_t  *class;
     ratelimit_state_t   words[2], *state;
 
     state = ratelimit_slot_state(table, slot, words);
-    class = (slot->id >> RATELIMIT_CLASS_SHIFT) & (RATELIMIT_CLASSES - 1);
+    class = &table->header->classes[ratelimit_slot_class(slot)];
 
-    if (class == 0) {
+    if (class->period == 0) {
 
         /* one class too many: the numbers of its windows tell no time */
 
@@ -87,31 +83,27 @@ ratelimit_slot_expires(const ratelimit_table_t *table,
                ? UINT64_MAX : state[0] + table->header->horizon;
     }
 
-    known = &table->header->classes[class];
+    memset(&rule, 0, sizeof(ratelimit_rule_t));
 
-    rule.limit = known->limit;
-    rule.period = known->period;
-    rule.capacity = known->capacity;
+    rule.limit = class->limit;
+    rule.period = class->period;
 
     return table->algorithm->expires(&table->shape, &rule, state);
 }
 
 
-/* when it was used, as far as the slot can tell: the smaller the older */
-
-static uint64_t
-ratelimit_slot_age(const ratelimit_table_t *table,
-    const ratelimit_slot_t *slot)
+unsigned
+ratelimit_slot_worth(const ratelimit_table_t *table,
+    const ratelimit_segment_t *segment, const ratelimit_slot_t *slot)
 {
-    ratelimit_block_t  *block;
+    uint64_t  age;
 
-    if (table->nblocks == 0) {
-        return slot->word >> RATELIMIT_SMALL_COUNT_BITS;
-    }
+    age = (ratelimit_slot_epoch(table, segment)
+           - (slot->id >> RATELIMIT_EPOCH_SHIFT))
+          & (RATELIMIT_EPOCHS - 1);
 
-    block = ratelimit_block(table, slot->word);
-
-    return block ? block->used : 0;
+    return (slot->id & RATELIMIT_REFUSED) ? 2 * RATELIMIT_EPOCHS - age
+                                          : RATELIMIT_EPOCHS - age;
 }
 
 
@@ -131,7 +123,7 @@ ratelimit_slot_in_use(const ratelimit_party_t *party,
 }
 
 
-void
+int
 ratelimit_slot_reserve(ratelimit_place_t *place,
     const ratelimit_party_t *party)
 {
@@ -140,7 +132,7 @@ ratelimit_slot_reserve(ratelimit_place_t *place,
     ratelimit_table_t  *table;
 
     number = 0;
-    slot = ratelimit_slot_empty(place);
+    slot = ratelimit_slot_empty(place, party);
 
     if (slot == NULL) {
         slot = ratelimit_slot_make_room(place, party);
@@ -149,7 +141,6 @@ ratelimit_slot_reserve(ratelimit_place_t *place,
         __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
     }
 
-    place->slot = slot;
     table = place->active;
 
     if (table->nblocks == 0) {
@@ -157,13 +148,22 @@ ratelimit_slot_reserve(ratelimit_place_t *place,
 
     } else if (ratelimit_block(table, number) == NULL) {
         number = ratelimit_block_take(table, slot, party);
+
+        if (number == 0) {
+            return 0;
+        }
     }
+
+    place->slot = slot;
+    place->segment->inserts++;
 
     __atomic_store_n(&slot->word, number, __ATOMIC_RELEASE);
 
     if (number) {
         ratelimit_block_clear(table, number);
     }
+
+    return 1;
 }
 
 
@@ -173,7 +173,8 @@ ratelimit_slot_reserve(ratelimit_place_t *place,
  */
 
 static ratelimit_slot_t *
-ratelimit_slot_empty(const ratelimit_place_t *place)
+ratelimit_slot_empty(const ratelimit_place_t *place,
+    const ratelimit_party_t *party)
 {
     unsigned           i, k, n[2];
     ratelimit_slot_t  *slot[2];
@@ -183,7 +184,9 @@ ratelimit_slot_empty(const ratelimit_place_t *place)
         slot[k] = NULL;
 
         for (i = 0; i < RATELIMIT_WAYS; i++) {
-            if (place->bucket[k][i].id == 0) {
+            if (place->bucket[k][i].id == 0
+                && !ratelimit_slot_in_use(party, &place->bucket[k][i]))
+            {
                 slot[k] = &place->bucket[k][i];
                 n[k]++;
             }
@@ -198,22 +201,17 @@ ratelimit_slot_empty(const ratelimit_place_t *place)
 }
 
 
-/*
- * What has run out goes first, then what was used once, then what was used
- * again, an offender last; of equals the one that was used longest ago.
- */
+/* what has run out goes first, then what is worth least */
 
 static ratelimit_slot_t *
 ratelimit_slot_make_room(ratelimit_place_t *place,
     const ratelimit_party_t *party)
 {
-    unsigned           i;
-    uint64_t           guard, age, victim_guard, victim_age;
+    unsigned           i, worth, least;
     ratelimit_slot_t  *slot, *victim;
 
+    least = 0;
     victim = NULL;
-    victim_age = 0;
-    victim_guard = 0;
 
     for (i = 0; i < 2 * RATELIMIT_WAYS; i++) {
         slot = &place->bucket[i / RATELIMIT_WAYS][i % RATELIMIT_WAYS];
@@ -222,19 +220,15 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
             continue;
         }
 
-        if (ratelimit_slot_expires(place->active, slot) <= party->clock->now) {
+        if (ratelimit_slot_expires(place->active, slot) <= party->clock.now) {
             return slot;
         }
 
-        guard = slot->id & RATELIMIT_GUARD;
-        age = ratelimit_slot_age(place->active, slot);
+        worth = ratelimit_slot_worth(place->active, place->segment, slot);
 
-        if (victim == NULL || guard < victim_guard
-            || (guard == victim_guard && age < victim_age))
-        {
+        if (victim == NULL || worth < least) {
             victim = slot;
-            victim_age = age;
-            victim_guard = guard;
+            least = worth;
         }
     }
 
@@ -245,27 +239,7 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
         victim = place->bucket[0];
     }
 
-    if (victim_guard == RATELIMIT_GUARD_USED) {
-        ratelimit_slot_forget_use(place->bucket[0]);
-        ratelimit_slot_forget_use(place->bucket[1]);
-    }
-
     ratelimit_table_note_eviction(place->active);
 
     return victim;
-}
-
-
-/* all were used again: who will be used again from now on is to stay */
-
-static void
-ratelimit_slot_forget_use(ratelimit_slot_t *bucket)
-{
-    unsigned  i;
-
-    for (i = 0; i < RATELIMIT_WAYS; i++) {
-        if ((bucket[i].id & RATELIMIT_GUARD) == RATELIMIT_GUARD_USED) {
-            ratelimit_slot_guard(&bucket[i], RATELIMIT_GUARD_NEW);
-        }
-    }
 }

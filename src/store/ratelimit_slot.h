@@ -3,8 +3,9 @@
  * The inside of a table: what stands in a slot, and who has to go when a new
  * key finds none free.  For the files of the table only.
  *
- * A slot's id is 54 bits of fingerprint, 6 of class, 2 spare, 2 of guard.  Its
- * word is a small state: 38 bits of time (ms) and 26 of count, or for a
+ * A slot's id is 54 bits of fingerprint, 4 of class, 5 of the epoch in which it
+ * was used last, and one that tells that its key is being refused.  Its word
+ * is a small state: 38 bits of time (ms) and 26 of count, or for a
  * sliding_window of one bucket 28 bits of the newest window's number and twice
  * 18 of count.  A larger state is in the block whose number the word is.
  */
@@ -20,16 +21,13 @@
 
 
 #define RATELIMIT_WAYS               8       /* slots of a bucket */
-#define RATELIMIT_CLASSES            64
+#define RATELIMIT_CLASSES            16
 
 #define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x3ff)
-#define RATELIMIT_CLASS_SHIFT        4
-#define RATELIMIT_GUARD              ((uint64_t) 3)
-
-/* a slot's guard: who goes last when a new key needs room */
-#define RATELIMIT_GUARD_NEW          0       /* used once */
-#define RATELIMIT_GUARD_USED         1       /* used again */
-#define RATELIMIT_GUARD_REFUSED      2       /* an offender, being refused */
+#define RATELIMIT_CLASS_SHIFT        6
+#define RATELIMIT_EPOCH_SHIFT        1
+#define RATELIMIT_EPOCHS             32
+#define RATELIMIT_REFUSED            ((uint64_t) 1)
 
 #define RATELIMIT_SMALL_COUNT_BITS   26
 #define RATELIMIT_SMALL_WINDOW_BITS  18
@@ -45,7 +43,7 @@
 typedef struct {
     uint64_t                        limit;
     uint64_t                        period;
-    uint64_t                        capacity;
+    uint64_t                        horizon;
 } ratelimit_class_t;
 
 
@@ -67,7 +65,7 @@ struct ratelimit_header_s {
     uint64_t                        line[8];
     uint64_t                        evicted;
     uint64_t                        told;     /* of these */
-    uint64_t                        told_at;  /* second */
+    uint64_t                        told_at;
     uint32_t                        fresh;    /* blocks never used begin here */
     uint32_t                        hand;     /* of the clock over the blocks */
 };
@@ -77,13 +75,15 @@ struct ratelimit_header_s {
 
 struct ratelimit_segment_s {
     ratelimit_lock_t                lock;
-    uint64_t                        spare[7];
+    uint64_t                        now;      /* the latest time seen here */
+    uint64_t                        inserts;  /* new keys, see epoch */
+    uint64_t                        spare[5];
 };
 
 
 typedef struct {
     uint32_t                        owner;    /* number of its slot + 1 */
-    uint32_t                        used;     /* last, in seconds */
+    uint32_t                        spare;
     ratelimit_state_t               state[1];
 } ratelimit_block_t;
 
@@ -93,7 +93,7 @@ typedef struct {
 typedef struct {
     ratelimit_place_t              *places;
     size_t                          n;
-    const ratelimit_clock_t        *clock;
+    ratelimit_clock_t               clock;    /* never behind a segment's */
     uint32_t                        me;
 } ratelimit_party_t;
 
@@ -208,28 +208,36 @@ ratelimit_slot_pack(const ratelimit_table_t *table, ratelimit_slot_t *slot,
 }
 
 
-static inline void
-ratelimit_slot_guard(ratelimit_slot_t *slot, uint64_t guard)
+/*
+ * A segment's time is told by its new keys: an epoch ends when they would have
+ * filled a sixteenth of it.
+ */
+
+static inline uint64_t
+ratelimit_slot_epoch(const ratelimit_table_t *table,
+    const ratelimit_segment_t *segment)
 {
-    uint64_t  id;
-
-    id = (slot->id & ~RATELIMIT_GUARD) | guard;
-
-    if (slot->id != id) {
-        __atomic_store_n(&slot->id, id, __ATOMIC_RELAXED);
-    }
+    return (__atomic_load_n(&segment->inserts, __ATOMIC_RELAXED)
+            >> table->epoch_shift)
+           & (RATELIMIT_EPOCHS - 1);
 }
 
 
-/* a new slot becomes visible; an old one's class changes when rules change */
+/*
+ * Tells whose the slot is, that it is used now, and whether to be refused.  A
+ * new slot becomes visible by it; the class changes when rules change.
+ */
 
 static inline void
-ratelimit_slot_name(ratelimit_place_t *place, uint32_t class, uint64_t guard)
+ratelimit_slot_name(ratelimit_place_t *place, uint32_t class, uint64_t refused)
 {
     uint64_t  id;
 
-    id = place->fingerprint | ((uint64_t) class << RATELIMIT_CLASS_SHIFT)
-         | guard;
+    id = place->fingerprint
+         | ((uint64_t) class << RATELIMIT_CLASS_SHIFT)
+         | (ratelimit_slot_epoch(place->active, place->segment)
+            << RATELIMIT_EPOCH_SHIFT)
+         | refused;
 
     if (place->slot->id != id) {
         __atomic_store_n(&place->slot->id, id, __ATOMIC_RELEASE);
@@ -237,7 +245,21 @@ ratelimit_slot_name(ratelimit_place_t *place, uint32_t class, uint64_t guard)
 }
 
 
+static inline uint32_t
+ratelimit_slot_class(const ratelimit_slot_t *slot)
+{
+    return (slot->id >> RATELIMIT_CLASS_SHIFT) & (RATELIMIT_CLASSES - 1);
+}
+
+
 /* ratelimit_slot.c */
+
+/*
+ * What a live slot is worth, when one has to go: the less the longer ago it was
+ * used; an offender that is being refused is worth more than all others.
+ */
+unsigned ratelimit_slot_worth(const ratelimit_table_t *table,
+    const ratelimit_segment_t *segment, const ratelimit_slot_t *slot);
 
 /* the time from which on the slot may be used as if it were empty */
 uint64_t ratelimit_slot_expires(const ratelimit_table_t *table,
@@ -245,9 +267,10 @@ uint64_t ratelimit_slot_expires(const ratelimit_table_t *table,
 
 /*
  * Makes room for a new key.  The slot holds a state never seen and stays
- * hidden until it is named: who dies before leaves an empty slot.
+ * hidden until it is named: who dies before leaves an empty slot.  Returns 0
+ * if others are in the way; then all that the party holds must be let go.
  */
-void ratelimit_slot_reserve(ratelimit_place_t *place,
+int ratelimit_slot_reserve(ratelimit_place_t *place,
     const ratelimit_party_t *party);
 
 int ratelimit_slot_in_use(const ratelimit_party_t *party,
@@ -264,7 +287,7 @@ uint64_t ratelimit_slot_most(const ratelimit_table_t *table,
 
 void ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number);
 
-/* a block for the slot, whose segment the party holds */
+/* a block for the slot, whose segment the party holds; 0 as above */
 uint32_t ratelimit_block_take(ratelimit_table_t *table,
     const ratelimit_slot_t *slot, const ratelimit_party_t *party);
 
@@ -306,8 +329,11 @@ ratelimit_table_active(ratelimit_table_t *table)
 void ratelimit_table_restrain(ratelimit_item_t *item,
     ratelimit_place_t *place);
 
-/* brings the counter of a place over from an older table, if there is one */
-void ratelimit_table_adopt(ratelimit_place_t *place,
+/*
+ * Brings the counter of a place over from an older table, if there is one.
+ * Returns 0 if others are in the way, as above.
+ */
+int ratelimit_table_adopt(ratelimit_place_t *place,
     const ratelimit_rule_t *rule, const ratelimit_party_t *party);
 
 

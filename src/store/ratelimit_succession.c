@@ -73,39 +73,48 @@ ratelimit_table_restrain(ratelimit_item_t *item, ratelimit_place_t *place)
 
     place->rule = *item->rule;
     place->rule.ceiling = most;
+    place->rule.limit = most < item->rule->limit ? most : item->rule->limit;
+    place->rule.capacity = most < item->rule->capacity ? most
+                                                  : item->rule->capacity;
     item->rule = &place->rule;
 }
 
 
 /*
- * The party holds the place's segment.  Nobody who holds a segment of an older
- * table waits for one of a newer table, so the order of locks is kept.
+ * The party holds the place's segment, and whoever holds one of the older
+ * table may wait for it: so it is only tried.
  */
 
-void
+int
 ratelimit_table_adopt(ratelimit_place_t *place, const ratelimit_rule_t *rule,
     const ratelimit_party_t *party)
 {
-    int                 moved;
+    int                 done;
     ratelimit_place_t   from;
     ratelimit_table_t  *older;
 
-    moved = 0;
-
-    for (older = place->active->older; older && !moved; older = older->older) {
+    for (older = place->active->older; older; older = older->older) {
         from = *place;
 
         ratelimit_table_place(older, &from, rule->period);
-        ratelimit_lock(&from.segment->lock, party->me, older->lifelines);
+
+        if (!ratelimit_trylock(&from.segment->lock, party->me)) {
+            place->blocked = from.segment;
+            return 0;
+        }
 
         from.slot = ratelimit_slot_find(&from);
 
-        if (from.slot) {
-            moved = ratelimit_table_move(&from, place, rule, party);
-        }
+        done = from.slot ? ratelimit_table_move(&from, place, rule, party) : 1;
 
         ratelimit_unlock(&from.segment->lock);
+
+        if (!done || place->slot) {
+            return done;
+        }
     }
+
+    return 1;
 }
 
 
@@ -117,11 +126,13 @@ ratelimit_table_move(ratelimit_place_t *from, ratelimit_place_t *to,
 {
     ratelimit_state_t  *state, *copy;
 
-    if (ratelimit_slot_expires(from->active, from->slot) <= party->clock->now) {
-        return 0;
+    if (ratelimit_slot_expires(from->active, from->slot) <= party->clock.now) {
+        return 1;
     }
 
-    ratelimit_slot_reserve(to, party);
+    if (!ratelimit_slot_reserve(to, party)) {
+        return 0;
+    }
 
     state = ratelimit_slot_state(from->active, from->slot, from->word);
     copy = ratelimit_slot_state(to->active, to->slot, to->word);
@@ -134,7 +145,7 @@ ratelimit_table_move(ratelimit_place_t *from, ratelimit_place_t *to,
     }
 
     ratelimit_slot_name(to, ratelimit_table_class_of(to, rule, party->me),
-                        from->slot->id & RATELIMIT_GUARD);
+                        from->slot->id & RATELIMIT_REFUSED);
 
     __atomic_store_n(&from->slot->id, 0, __ATOMIC_RELEASE);
 

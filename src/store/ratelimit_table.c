@@ -20,8 +20,8 @@
 #define RATELIMIT_SEGMENT_MIN    8192
 #define RATELIMIT_SEGMENTS       64
 
-/* fewer are not worth the name of a table */
-#define RATELIMIT_BLOCKS_MIN     2
+/* more than one decision may need at once */
+#define RATELIMIT_BLOCKS_MIN     (2 * RATELIMIT_MAX_ITEMS)
 
 /* slots for 100 blocks, in buckets of 8: up to this load no key is displaced */
 #define RATELIMIT_SLOTS_PER_100  150
@@ -33,7 +33,12 @@ static int ratelimit_table_small(const ratelimit_shape_t *shape);
 static int ratelimit_table_cut(ratelimit_table_t *table, void *memory,
     size_t size);
 static size_t ratelimit_table_align(size_t size);
+static uint32_t ratelimit_table_epoch_shift(uint32_t nbuckets);
 static uint32_t ratelimit_table_segments(size_t index);
+static void ratelimit_table_classify(const ratelimit_table_t *table,
+    const ratelimit_rule_t *rule, ratelimit_class_t *class);
+static uint32_t ratelimit_table_find_class(const ratelimit_header_t *header,
+    const ratelimit_class_t *class, uint32_t i, uint32_t n);
 
 
 ratelimit_table_t *
@@ -140,6 +145,8 @@ ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
         return 0;
     }
 
+    table->epoch_shift = ratelimit_table_epoch_shift(table->nbuckets);
+
     if (table->block_size) {
         index = (size_t) table->nbuckets * table->nsegments
                 * RATELIMIT_BUCKET_SIZE;
@@ -159,6 +166,21 @@ ratelimit_table_align(size_t size)
 {
     return (size + RATELIMIT_BUCKET_SIZE - 1)
            / RATELIMIT_BUCKET_SIZE * RATELIMIT_BUCKET_SIZE;
+}
+
+
+/* an epoch is about a sixteenth of a segment's slots */
+
+static uint32_t
+ratelimit_table_epoch_shift(uint32_t nbuckets)
+{
+    uint32_t  shift;
+
+    for (shift = 0; nbuckets * RATELIMIT_WAYS >> (shift + 5); shift++) {
+        /* void */
+    }
+
+    return shift;
 }
 
 
@@ -221,48 +243,78 @@ uint32_t
 ratelimit_table_class(ratelimit_table_t *table, const ratelimit_rule_t *rule,
     uint32_t me)
 {
-    uint32_t             i;
-    uint64_t             horizon;
-    ratelimit_class_t   *class;
+    uint32_t             i, n;
+    ratelimit_class_t    class;
     ratelimit_header_t  *header;
 
     header = table->header;
 
-    /* a bucket that was emptied is whole after size / limit periods */
+    ratelimit_table_classify(table, rule, &class);
 
-    horizon = (rule->ceiling / rule->limit + 3) * rule->period + rule->wait;
+    /* classes are only ever added, so they can be read without the lock */
+
+    n = __atomic_load_n(&header->nclasses, __ATOMIC_ACQUIRE);
+    i = ratelimit_table_find_class(header, &class, 1, n);
+
+    if (i < n
+        && __atomic_load_n(&header->horizon, __ATOMIC_RELAXED)
+           >= class.horizon)
+    {
+        return i;
+    }
 
     ratelimit_lock(&header->lock, me, table->lifelines);
 
-    if (header->horizon < horizon) {
-        header->horizon = horizon;
+    if (header->horizon < class.horizon) {
+        __atomic_store_n(&header->horizon, class.horizon, __ATOMIC_RELAXED);
     }
 
-    for (i = 1; i < header->nclasses; i++) {
-        class = &header->classes[i];
-
-        if (class->period == rule->period && class->limit == rule->limit
-            && class->capacity == rule->capacity)
-        {
-            goto found;
-        }
-    }
+    i = ratelimit_table_find_class(header, &class, 1, header->nclasses);
 
     if (i == RATELIMIT_CLASSES) {
         i = 0;
-        goto found;
+
+    } else if (i == header->nclasses) {
+        header->classes[i] = class;
+        __atomic_store_n(&header->nclasses, i + 1, __ATOMIC_RELEASE);
     }
 
-    class = &header->classes[i];
-    class->period = rule->period;
-    class->limit = rule->limit;
-    class->capacity = rule->capacity;
-
-    __atomic_store_n(&header->nclasses, i + 1, __ATOMIC_RELEASE);
-
-found:
-
     ratelimit_unlock(&header->lock);
+
+    return i;
+}
+
+
+/* what tells when a state runs out, and after how long the last of them has */
+
+static void
+ratelimit_table_classify(const ratelimit_table_t *table,
+    const ratelimit_rule_t *rule, ratelimit_class_t *class)
+{
+    class->period = rule->period;
+    class->limit = 1;
+    class->horizon = 2 * rule->period;
+
+    if (table->shape.algorithm == RATELIMIT_TOKEN_BUCKET
+        || table->shape.algorithm == RATELIMIT_LEAKY_BUCKET)
+    {
+        class->limit = rule->limit;
+        class->horizon = (rule->ceiling / rule->limit + 2) * rule->period
+                         + rule->wait;
+    }
+}
+
+
+static uint32_t
+ratelimit_table_find_class(const ratelimit_header_t *header,
+    const ratelimit_class_t *class, uint32_t i, uint32_t n)
+{
+    while (i < n
+           && (header->classes[i].period != class->period
+               || header->classes[i].limit != class->limit))
+    {
+        i++;
+    }
 
     return i;
 }
@@ -285,7 +337,7 @@ ratelimit_table_evicted(const ratelimit_table_t *table)
 
 
 uint64_t
-ratelimit_table_evictions(ratelimit_table_t *table, uint64_t second)
+ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now)
 {
     uint64_t             last, evicted;
     ratelimit_header_t  *header;
@@ -300,8 +352,8 @@ ratelimit_table_evictions(ratelimit_table_t *table, uint64_t second)
 
     last = __atomic_load_n(&header->told_at, __ATOMIC_RELAXED);
 
-    if (last == second
-        || !__atomic_compare_exchange_n(&header->told_at, &last, second, 0,
+    if (now < last + RATELIMIT_SECOND
+        || !__atomic_compare_exchange_n(&header->told_at, &last, now, 0,
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     {
         return 0;
@@ -347,6 +399,7 @@ ratelimit_table_place(ratelimit_table_t *active, ratelimit_place_t *place,
 
     place->active = active;
     place->slot = NULL;
+    place->blocked = NULL;
     place->fingerprint = lo & RATELIMIT_FINGERPRINT;
     place->segment = &active->segments[number];
     place->bucket[0] = first + (((hi >> 16) & 0xffff) * n >> 16)

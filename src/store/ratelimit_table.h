@@ -21,6 +21,10 @@
 #include "store/ratelimit_lock.h"
 
 
+/* no decision has more limits in one table */
+#define RATELIMIT_MAX_ITEMS  32
+
+
 typedef struct ratelimit_table_s    ratelimit_table_t;
 typedef struct ratelimit_header_s   ratelimit_header_t;
 typedef struct ratelimit_segment_s  ratelimit_segment_t;
@@ -50,6 +54,7 @@ struct ratelimit_table_s {
     uint32_t                        nbuckets; /* of a segment */
     uint32_t                        nblocks;  /* 0 if states are small */
     uint32_t                        block_size;
+    uint32_t                        epoch_shift;
 };
 
 
@@ -65,6 +70,7 @@ typedef struct {
     ratelimit_segment_t            *segment;
     ratelimit_slot_t               *bucket[2];
     ratelimit_slot_t               *slot;
+    ratelimit_segment_t            *blocked;  /* what others are holding */
     uint64_t                        fingerprint;
     uint64_t                        ticket;
     size_t                          order;    /* n'th place to be locked */
@@ -102,7 +108,9 @@ uint32_t ratelimit_table_class(ratelimit_table_t *table,
 
 /*
  * One decision about all places.  The caller sets table and hash of each
- * place, rule and cost of each item; times are multiples of a millisecond.
+ * place, rule, cost and insist of each item; times are multiples of a
+ * millisecond, and of a clock that all processes share and that never goes
+ * back, though one of them may be late in reading it.
  * Returns 1 if all were charged, 0 if none was.
  */
 int ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
@@ -115,8 +123,8 @@ void ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
 /* counters that were dropped before their time since the table was made */
 uint64_t ratelimit_table_evicted(const ratelimit_table_t *table);
 
-/* the same since this was last asked, once in each second; otherwise 0 */
-uint64_t ratelimit_table_evictions(ratelimit_table_t *table, uint64_t second);
+/* the same since this was last told, once a second at most; otherwise 0 */
+uint64_t ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now);
 
 
 /*

@@ -25,6 +25,9 @@ use GatewayClient;
 
 use constant PATIENCE => 20;    # seconds for anything that must happen
 
+# who is interrupted cleans up, too
+$SIG{$_} = sub { exit 1 } for qw(HUP INT TERM);
+
 
 sub start {
     my ($class, %options) = @_;
@@ -157,6 +160,7 @@ sub exec_nginx {
 
     my $dir = $self->{dir};
 
+    $SIG{$_} = 'DEFAULT' for qw(HUP INT TERM);
     %ENV = (%ENV, %{$self->{env}});
     $ENV{PATH} .= ':/usr/sbin:/sbin';
 
@@ -227,7 +231,8 @@ sub complaints {
 sub all_workers {
     my ($self) = @_;
 
-    my @pids = split ' ', slurp("/proc/$self->{pid}/task/$self->{pid}/children");
+    my $pid = $self->{pid};
+    my @pids = split ' ', slurp("/proc/$pid/task/$pid/children");
 
     return grep { slurp("/proc/$_/cmdline") =~ /^nginx: worker process/ } @pids;
 }
@@ -238,6 +243,15 @@ sub current_workers {
 
     return grep { slurp("/proc/$_/cmdline") !~ /shutting down/ }
            $self->all_workers;
+}
+
+
+# and of those that are doing something
+
+sub busy_workers {
+    my ($self) = @_;
+
+    return grep { slurp("/proc/$_/stat") =~ /\) R / } $self->current_workers;
 }
 
 

@@ -8,7 +8,8 @@ package GatewayClient;
 #                  or nothing when there are no more
 #     connections  how many (32)
 #     depth        requests under way on each of them (1)
-#     tick         called again and again with the number of answers so far
+#     tick         called again and again with the number of answers so far,
+#                  each time when requests have been sent
 #
 # The tally has, for each key: sent, unanswered, and the number of answers of
 # each status; beside them "workers", the number of answers of each.
@@ -72,14 +73,14 @@ sub run {
     my $seen = 0;
 
     while ($self->fill) {
+        $self->{tick}->($self->{answers});
+
         my $n = $self->{poll}->poll(0.02);
 
         if ($n > 0) {
             $self->serve($_) for $self->{poll}->handles(POLLIN | POLLHUP
                                                         | POLLERR);
         }
-
-        $self->{tick}->($self->{answers});
 
         if ($self->{answers} != $seen) {
             $seen = $self->{answers};

@@ -35,6 +35,7 @@ typedef struct {
     uint32_t                me;
     uint64_t                now;      /* us */
     unsigned                insist;   /* refused requests count, too */
+    uint64_t                secret;   /* of the next table, if not 0 */
 } fleet_t;
 
 
@@ -79,7 +80,7 @@ fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
     size_t            i;
     ratelimit_hash_t  secret;
 
-    secret.lo = 0x0123456789abcdef;
+    secret.lo = f->secret ? f->secret : 0x0123456789abcdef;
     secret.hi = 0xfedcba9876543210;
 
     memset(&f->shape, 0, sizeof(ratelimit_shape_t));

@@ -27,12 +27,21 @@ typedef struct {
 } tally_t;
 
 
+typedef struct {
+    fleet_t                        *x;
+    fleet_t                        *y;
+    tally_t                        *tally;
+} pair_t;
+
+
 static void succession_run(fleet_t *f, int number, void *data);
 static void succession_await(tally_t *tally, uint64_t more);
 static unsigned succession_wrong(fleet_t *f, tally_t *tally, uint64_t limit);
 static void succession_stop(uint32_t *stop, pid_t *pid, int n);
 static void succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     size_t old_size, size_t new_size, uint64_t new_limit);
+static void succession_pair_run(fleet_t *f, int number, void *data);
+static void succession_pair(void);
 static void succession_chain(void);
 
 
@@ -164,6 +173,93 @@ succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
 }
 
 
+/*
+ * Decisions about two tables, one of which follows an older one that is sealed
+ * meanwhile: whatever each process holds then, none waits for another for ever.
+ */
+
+static void
+succession_pair_run(fleet_t *f, int number, void *data)
+{
+    pair_t             *pair = data;
+    uint64_t            key, seed;
+    ratelimit_clock_t   clock;
+    ratelimit_item_t    items[2];
+    ratelimit_place_t   places[2];
+
+    seed = 88172645463325252ULL + (uint64_t) number;
+
+    clock.now = f->now;
+    clock.wall = f->now;
+
+    while (!__atomic_load_n(&pair->tally->stop_new, __ATOMIC_RELAXED)) {
+        key = fleet_random(&seed) % 4;
+
+        memset(items, 0, sizeof(items));
+
+        items[0].rule = &pair->x->rules[0];
+        items[0].cost = 1;
+        items[1].rule = &pair->y->rules[0];
+        items[1].cost = 1;
+
+        places[0].table = &pair->x->table;
+        places[1].table = &pair->y->table;
+
+        ratelimit_hash(ratelimit_table_secret(&pair->x->table), &key,
+                       sizeof(uint64_t), &places[0].hash);
+        ratelimit_hash(ratelimit_table_secret(&pair->y->table), "all", 3,
+                       &places[1].hash);
+
+        (void) ratelimit_table_check(items, places, 2, &clock, f->me);
+
+        __atomic_fetch_add(&pair->tally->asked, 1, __ATOMIC_RELAXED);
+    }
+}
+
+
+static void
+succession_pair(void)
+{
+    int      i, round;
+    pid_t    pid[NEW + 1];
+    pair_t   pair;
+    fleet_t  old, x, y;
+
+    for (round = 0; round < 40; round++) {
+
+        memset(&old, 0, sizeof(fleet_t));
+        old.n = 1;
+        old.rules[0] = fleet_rule(1000000, 86400);
+        fleet_open(&old, 64 << 10, RATELIMIT_FIXED_WINDOW, 0);
+
+        /* both orders of the two tables' secrets must do */
+
+        x = old;
+        fleet_open(&x, 128 << 10, RATELIMIT_FIXED_WINDOW, 0);
+        x.table.older = &old.table;
+
+        y = old;
+        y.secret = round % 2 ? 1 : UINT64_MAX;
+        fleet_open(&y, 64 << 10, RATELIMIT_FIXED_WINDOW, 0);
+
+        pair.x = &x;
+        pair.y = &y;
+        pair.tally = fleet_memory(sizeof(tally_t));
+
+        for (i = 0; i < NEW + 1; i++) {
+            pid[i] = fleet_fork(&x, succession_pair_run, i, &pair);
+        }
+
+        succession_await(pair.tally, 2000);
+        ratelimit_table_seal(&old.table, old.now);
+        succession_await(pair.tally, 2000);
+        succession_stop(&pair.tally->stop_new, pid, NEW + 1);
+    }
+
+    tap_ok(1, "two tables, one sealed under load %d times: nobody hangs", 40);
+}
+
+
 /* who is in the chain, and when it is let go */
 
 static void
@@ -225,6 +321,7 @@ main(void)
     succession_test(RATELIMIT_SLIDING_WINDOW, 10, 1 << 20, 2 << 20, 70000);
     succession_test(RATELIMIT_SLIDING_WINDOW, 1, 1 << 20, 2 << 20, 300000);
 
+    succession_pair();
     succession_chain();
 
     return tap_done();

@@ -23,6 +23,10 @@ static void table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_flood(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_recency(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_two_periods(ratelimit_algorithm_e algorithm,
+    uint32_t buckets);
+static void table_late_clock(ratelimit_algorithm_e algorithm,
+    uint32_t buckets);
 static void table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets,
     uint64_t limit, size_t size, double most);
@@ -247,6 +251,79 @@ table_recency(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
+/* two rates of very different periods: the newest keys keep both counters */
+
+static void
+table_two_periods(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int               kept;
+    fleet_t           f;
+    uint64_t          i, keys;
+    ratelimit_item_t  items[FLEET_LIMITS];
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 2;
+    f.rules[0] = fleet_rule(1000, 3600);
+    f.rules[1] = fleet_rule(1000, 30 * 86400);
+
+    fleet_open(&f, 256 * 1024, algorithm, buckets);
+
+    keys = 20000;
+
+    for (i = 0; i < keys; i++) {
+        f.now += 1000;
+        (void) fleet_hit(&f, i);
+    }
+
+    kept = 0;
+
+    for (i = keys - 1000; i < keys; i++) {
+        (void) fleet_ask(&f, i, 0, items);
+        kept += items[0].verdict.remaining < 1000;
+        kept += items[1].verdict.remaining < 1000;
+    }
+
+    tap_ok(kept > 1980,
+           "%s buckets=%u: of the newest 1000 keys %d counters of 2000 stay",
+           ratelimit_algorithms[algorithm]->name, buckets, kept);
+}
+
+
+/* a process that reads its clock late does not turn that of counters back */
+
+static void
+table_late_clock(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int       i, more;
+    fleet_t   f;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(100, 10);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    f.now += 10 * RATELIMIT_SECOND;
+
+    while (fleet_hit(&f, 1)) { /* void */ }
+
+    more = 0;
+
+    for (i = 0; i < 4; i++) {
+        f.now -= 3 * RATELIMIT_SECOND;
+        more += fleet_hit(&f, 1);
+        f.now += 3 * RATELIMIT_SECOND;
+
+        while (fleet_hit(&f, 1)) {
+            more++;
+        }
+    }
+
+    tap_ok(more == 0, "%s buckets=%u: a clock 3 s behind admits %d more",
+           ratelimit_algorithms[algorithm]->name, buckets, more);
+}
+
+
 /* what has run out is no eviction */
 
 static void
@@ -321,6 +398,7 @@ main(void)
         table_refund(i, table_buckets[i]);
         table_flood(i, table_buckets[i]);
         table_expiry(i, table_buckets[i]);
+        table_late_clock(i, table_buckets[i]);
     }
 
     table_counts(RATELIMIT_SLIDING_WINDOW, 1, 20);
@@ -335,6 +413,11 @@ main(void)
     table_insist(RATELIMIT_SLIDING_LOG, 0);
     table_insist(RATELIMIT_TOKEN_BUCKET, 0);
     table_insist(RATELIMIT_LEAKY_BUCKET, 0);
+
+    table_two_periods(RATELIMIT_FIXED_WINDOW, 0);
+    table_two_periods(RATELIMIT_SLIDING_WINDOW, 1);
+    table_two_periods(RATELIMIT_SLIDING_WINDOW, 10);
+    table_two_periods(RATELIMIT_TOKEN_BUCKET, 0);
 
     table_recency(RATELIMIT_FIXED_WINDOW, 0);
     table_recency(RATELIMIT_SLIDING_WINDOW, 10);
