@@ -131,16 +131,21 @@ ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         set->stages |= limits[i].stage;
     }
 
-    if (set->nrules_before + set->nrules_after > RATELIMIT_MAX_ITEMS) {
+    n = set->nrules_before + set->nrules_after;
+
+    if (n > RATELIMIT_MAX_ITEMS) {
         cf->conf_file = &limits[0].origin;
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "too many rates in \"ratelimit\" directives of one "
                            "block: %ui, there may be %d",
-                           set->nrules_before + set->nrules_after,
-                           RATELIMIT_MAX_ITEMS);
+                           n, RATELIMIT_MAX_ITEMS);
         cf->conf_file = saved;
 
         return NGX_ERROR;
+    }
+
+    for (i = 0; i < set->limits.nelts; i++) {
+        limits[i].use.together = n;
     }
 
     return NGX_OK;

@@ -39,6 +39,7 @@ typedef struct {
     ngx_uint_t                      nrules;
     ratelimit_rule_t               *bound;    /* rules that come later keep
                                                  within it; NULL: none come */
+    ngx_uint_t                      together; /* rules asked in one query */
     ratelimit_hash_t                secret;   /* for hashing keys */
 } ngx_http_ratelimit_use_t;
 

@@ -151,12 +151,14 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
 {
     u_char                     *p;
     size_t                      len;
-    ngx_uint_t                  i, k;
+    ngx_uint_t                  i, k, together;
     ratelimit_shape_t          *shape;
     ngx_http_ratelimit_use_t  **use;
 
     shape = &zone->shape;
     use = zone->uses.elts;
+
+    together = 1;
 
     ratelimit_shape_fit(shape, 1);
 
@@ -168,10 +170,13 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
         if (use[i]->bound) {
             ratelimit_table_fit(shape, use[i]->bound);
         }
+
+        together = ngx_max(together, use[i]->together);
     }
 
-    if (!ratelimit_table_holds(shape, zone->shm_zone->shm.size
-                                      - ngx_pagesize))
+    if (!ratelimit_table_holds(shape,
+                               zone->shm_zone->shm.size - ngx_pagesize,
+                               together))
     {
         ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
                       "\"ratelimit_zone\" zone \"%V\" is too small "

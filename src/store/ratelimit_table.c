@@ -20,8 +20,8 @@
 #define RATELIMIT_SEGMENT_MIN    8192
 #define RATELIMIT_SEGMENTS       64
 
-/* more than one decision may need at once */
-#define RATELIMIT_BLOCKS_MIN     (2 * RATELIMIT_MAX_ITEMS)
+/* fewer are not worth the name of a table */
+#define RATELIMIT_BLOCKS_MIN     2
 
 /* slots for 100 blocks, in buckets of 8: up to this load no key is displaced */
 #define RATELIMIT_SLOTS_PER_100  150
@@ -212,14 +212,21 @@ ratelimit_table_fit(ratelimit_shape_t *shape, const ratelimit_rule_t *rule)
 
 
 int
-ratelimit_table_holds(const ratelimit_shape_t *shape, size_t size)
+ratelimit_table_holds(const ratelimit_shape_t *shape, size_t size,
+    size_t items)
 {
     ratelimit_table_t  table;
 
     table.shape = *shape;
     table.algorithm = ratelimit_algorithms[shape->algorithm];
 
-    return ratelimit_table_cut(&table, NULL, size);
+    if (!ratelimit_table_cut(&table, NULL, size)) {
+        return 0;
+    }
+
+    /* a decision must find blocks that are not its own */
+
+    return table.nblocks == 0 || table.nblocks >= 2 * items;
 }
 
 

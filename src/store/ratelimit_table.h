@@ -22,7 +22,7 @@
 
 
 /* no decision has more limits in one table */
-#define RATELIMIT_MAX_ITEMS  32
+#define RATELIMIT_MAX_ITEMS  256
 
 
 typedef struct ratelimit_table_s    ratelimit_table_t;
@@ -92,8 +92,9 @@ ratelimit_table_t *ratelimit_table_open(ratelimit_table_t *table, void *memory,
 void ratelimit_table_fit(ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule);
 
-/* whether a table of this shape has room for anything in so many bytes */
-int ratelimit_table_holds(const ratelimit_shape_t *shape, size_t size);
+/* whether a table of so many bytes is large enough for so many at once */
+int ratelimit_table_holds(const ratelimit_shape_t *shape, size_t size,
+    size_t items);
 
 void *ratelimit_table_memory(const ratelimit_table_t *table, size_t *size);
 const ratelimit_hash_t *ratelimit_table_secret(const ratelimit_table_t *table);
