@@ -37,12 +37,15 @@ BAIL_OUT("$module is missing: make") if !-f $module;
 subtest 'the checks can fail' => \&self_test;
 
 subtest 'the source is read' => sub {
-    cmp_ok(scalar keys %{$source{commands}}, '>=', 9, 'directives');
+    cmp_ok(scalar keys %{$source{commands}}, '>=', 10, 'directives');
     cmp_ok(scalar keys %{$source{variables}}, '>=', 8, 'variables');
     cmp_ok(scalar @{$source{algorithms}}, '==', 5, 'algorithms');
-    cmp_ok(scalar @{$source{statuses}}, '>=', 8, 'statuses');
-    cmp_ok(scalar @{$source{params}{ratelimit_zone}}, '>=', 5, 'of a zone');
-    cmp_ok(scalar @{$source{params}{ratelimit}}, '>=', 10, 'of a limit');
+    cmp_ok(scalar @{$source{statuses}}, '>=', 10, 'statuses');
+    cmp_ok(scalar @{$source{params}{ratelimit_zone}}, '>=', 6, 'of a zone');
+    cmp_ok(scalar @{$source{params}{ratelimit}}, '>=', 14, 'of a limit');
+    cmp_ok(scalar @{$source{params}{ratelimit_elastic}}, '>=', 3,
+           'of signals');
+    cmp_ok(scalar @{$source{fails}}, '==', 3, 'failures');
 };
 
 subtest 'examples' => sub {
@@ -149,6 +152,8 @@ sub self_test {
     for ([qw(ratelimit syntax soft=), 'parameter'],
          [qw(ratelimit_zone syntax buckets=), 'parameter of a zone'],
          [qw(ratelimit_zone syntax fixed_window), 'algorithm'],
+         [qw(ratelimit_zone syntax open), 'failure'],
+         [qw(ratelimit_elastic syntax cpu=), 'signal'],
          [qw(ratelimit_headers syntax ietf), 'word'],
          [qw(ratelimit_log_level syntax notice), 'level'],
          [qw(ratelimit context server), 'context'],
@@ -162,7 +167,8 @@ sub self_test {
                  [check_sections({%$sections, $name => \%section})]);
     }
 
-    for (['ratelimit', 'count=code'], ['ratelimit', 'after_auth'],
+    for (['ratelimit', 'weight=number'], ['ratelimit', 'before_auth'],
+         ['ratelimit_zone', 'shut'], ['ratelimit_elastic', 'memory=percent%'],
          ['ratelimit_body', 'html'])
     {
         my ($name, $word) = @$_;
@@ -197,7 +203,7 @@ sub self_test {
     $fails->('status without documentation',
              [check_variables($directives =~ s/`SOFT`/x/gr)]);
     $fails->('unknown status',
-             [check_variables($directives =~ s/`SOFT`/`ELASTIC`/r)]);
+             [check_variables($directives =~ s/`SOFT`/`RUBBER`/r)]);
 
     $fails->('algorithm without documentation', [check_algorithms(
              $text{'docs/algorithms.md'} =~ s/^## sliding_log$//mr)]);
@@ -209,6 +215,12 @@ sub self_test {
              $text{'docs/algorithms.md'} =~ s/43690/44000/r)], qr/24 bytes/);
 
     $fails->('log line', [check_log_line('limiting request by zone "ip"')]);
+    $fails->('word of a log line', [check_log_line(
+             'limiting requests, wet run, excess: 1.000 by zone "ip"')]);
+    $fine->('log lines', [map { check_log_line($_) }
+             'limiting requests, excess: 1.000 by zone "ip"',
+             'ratelimit pressure of "cpu" ends: 1.0% in use',
+             'rate "$a" of zone "b" is invalid: "c d": no rate is there']);
 
     $fails->('link', [check_links('README.md', '[x](docs/no.md)')]);
     $fails->('anchor',
@@ -262,6 +274,13 @@ sub source {
     $found{params}{ratelimit} =
         [@{strings($http, 'ngx_http_ratelimit_limit_params')}, 'off'];
 
+    $found{params}{ratelimit_elastic} =
+        strings($http, 'ngx_http_ratelimit_elastic_params');
+
+    my ($fail) = $http =~ /^ngx_http_ratelimit_zone_fail\(.*?^\{(.*?)^\}/ms;
+
+    $found{fails} = [($fail || '') =~ /ngx_strcmp\(\S+, "(\w+)"\)/g];
+
     $found{algorithms} =
         [$core =~ /^const ratelimit_algorithm_t  \w+ = \{\s*"(\w+)"/mg];
     $found{statuses} = strings($http, 'ngx_http_ratelimit_statuses');
@@ -291,19 +310,31 @@ sub messages {
 
     $code =~ s/"\s*\n\s*"//g;
 
-    return map { pattern($_) }
-           $code =~ /ngx_(?:conf_)?log_error\([^"]*"((?:[^"\\]|\\.)*)"/g;
+    my $string = qr/"((?:[^"\\]|\\.)*)"/;
+    my @patterns;
+
+    while ($code =~ /ngx_(?:conf_)?log_error\([^"]*$string([^;]*);/g) {
+        my ($format, $arguments) = ($1, $2);
+
+        push @patterns, pattern($format, $arguments =~ /$string/g);
+    }
+
+    return @patterns;
 }
 
 
 sub pattern {
-    my ($format) = @_;
+    my ($format, @words) = @_;
 
-    my %pattern = ('%s' => '(?:, dry run)?', '%V' => '[^"]+');
+    # one of the strings that are given to choose from, if there are any
+    my $word = @words ? '(?:' . join('|', map { quotemeta } @words) . ')'
+                      : '[^"]+';
+    my %pattern = ('%s' => $word, '%*s' => '[^"]*', '%V' => '[^"]+',
+                   '%%' => '%');
 
     return join '', map {
         !/^%/ ? quotemeta(s/\\"/"/gr) : $pattern{$_} || '\d+'
-    } split /(%\d*(?:u[a-zA-Z]|[a-zA-Z]))/, $format;
+    } split /(%%|%\*s|%\d*(?:u[a-zA-Z]|[a-zA-Z]))/, $format;
 }
 
 
@@ -354,7 +385,7 @@ sub log_lines {
 
     my @lines = map { split /\n/, $_->[1] } blocks($text, 'text');
 
-    return grep { /^(?:"ratelimit" |ratelimit |limiting |delaying )/ } @lines;
+    return grep { /^(?:"ratelimit" |ratelimit |rate "|limiting |delaying )/ } @lines;
 }
 
 
@@ -483,9 +514,9 @@ sub check_sections {
         push @findings, "$name does not exist" if !$source{commands}{$name};
     }
 
-    for my $algorithm (@{$source{algorithms}}) {
-        push @findings, "ratelimit_zone: $algorithm is not in the syntax"
-            if $sections->{ratelimit_zone}{syntax} !~ /\b$algorithm\b/;
+    for my $word (@{$source{algorithms}}, @{$source{fails}}) {
+        push @findings, "ratelimit_zone: $word is not in the syntax"
+            if $sections->{ratelimit_zone}{syntax} !~ /\b$word\b/;
     }
 
     return @findings;
@@ -508,7 +539,8 @@ sub check_params {
     my %word = map { $_ => 1 } @known, $name, '...';
 
     $word{$_} = 1 for $name eq 'ratelimit_zone'
-                      ? ('key', @{$source{algorithms}}) : ();
+                      ? ('key', @{$source{algorithms}}, @{$source{fails}})
+                      : ();
 
     for my $word (split /[\s\[\]|;]+/, $section->{syntax}) {
         my ($param) = $word =~ /^(\w+=)/;

@@ -187,7 +187,7 @@ typedef struct {
     ngx_uint_t                      room;     /* for so many */
     ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
     ngx_http_request_t             *request;
-    ngx_pool_cleanup_t             *cleanup;
+    ngx_pool_cleanup_t              cleanup;
     ngx_http_ratelimit_status_e     status;
     ngx_uint_t                      tightest; /* item that speaks for all */
     ngx_uint_t                      stages;   /* asked so far */
@@ -196,6 +196,8 @@ typedef struct {
     unsigned                        answered:1; /* by the store, just now */
     unsigned                        queued:1;   /* for a token */
     unsigned                        failed:1;   /* a limit can't be asked */
+    unsigned                        measured:1; /* whether there is */
+    unsigned                        spare:1;    /* capacity to spare */
 } ngx_http_ratelimit_ctx_t;
 
 

@@ -95,7 +95,11 @@ ngx_http_ratelimit_begin(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
 {
     ngx_int_t  rc;
 
-    rc = ngx_http_test_predicates(ctx->request, ctx->conf->bypass);
+    rc = NGX_OK;
+
+    if (ctx->conf->bypass != NULL) {
+        rc = ngx_http_test_predicates(ctx->request, ctx->conf->bypass);
+    }
 
     if (rc == NGX_DECLINED) {
         ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH

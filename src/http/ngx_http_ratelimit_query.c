@@ -23,6 +23,7 @@ static ngx_int_t ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t **plan);
 static void ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_part_t *part, ratelimit_hash_t *hash, uint64_t cost);
+static ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
 static void ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
@@ -33,7 +34,6 @@ ngx_http_ratelimit_ctx_t *
 ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
 {
     ngx_uint_t                      n;
-    ngx_pool_cleanup_t             *cln;
     ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
@@ -41,17 +41,14 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
 
     n = rlcf->set->nrules_before + rlcf->set->nrules_after;
 
-    cln = ngx_pool_cleanup_add(r->pool,
-                               sizeof(ngx_http_ratelimit_ctx_t)
-                               + ngx_http_ratelimit_rows(n));
-    if (cln == NULL) {
+    ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
+                              + ngx_http_ratelimit_rows(n));
+    if (ctx == NULL) {
         return NULL;
     }
 
-    ctx = cln->data;
     ngx_memzero(ctx, sizeof(ngx_http_ratelimit_ctx_t));
 
-    ctx->cleanup = cln;
     ctx->request = r;
     ctx->conf = rlcf;
 
@@ -123,12 +120,27 @@ ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
 }
 
 
-/* from now on the request is known to be, or to have been, decided */
+/*
+ * From now on the request is known to be, or to have been, decided.  As
+ * ngx_pool_cleanup_add() would do it, but with no memory of its own.
+ */
 
 void
 ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ctx->cleanup->handler = ngx_http_ratelimit_cleanup;
+    ngx_pool_t  *pool;
+
+    if (ctx->cleanup.handler != NULL) {
+        return;
+    }
+
+    pool = ctx->request->pool;
+
+    ctx->cleanup.handler = ngx_http_ratelimit_cleanup;
+    ctx->cleanup.data = ctx;
+    ctx->cleanup.next = pool->cleanup;
+
+    pool->cleanup = &ctx->cleanup;
 
     ngx_http_set_ctx(ctx->request, ctx, ngx_http_ratelimit_module);
 }
@@ -343,9 +355,7 @@ ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
 
     rules = part->plan->rules;
 
-    if (part->plan->elastic != NULL
-        && ngx_http_ratelimit_elastic_spare(ctx->request))
-    {
+    if (part->plan->elastic != NULL && ngx_http_ratelimit_spare(ctx)) {
         rules = part->plan->elastic;
     }
 
@@ -363,6 +373,20 @@ ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
 
         ctx->parts[ctx->n++] = *part;
     }
+}
+
+
+/* one answer for all limits of a request */
+
+static ngx_uint_t
+ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx)
+{
+    if (!ctx->measured) {
+        ctx->measured = 1;
+        ctx->spare = ngx_http_ratelimit_elastic_spare(ctx->request);
+    }
+
+    return ctx->spare;
 }
 
 

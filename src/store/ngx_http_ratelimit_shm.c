@@ -18,8 +18,8 @@ static ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock);
-static void ngx_http_ratelimit_shm_note_evictions(
-    ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_tell_evictions(
+    ngx_http_ratelimit_query_t *q, ratelimit_place_t *place);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
@@ -46,6 +46,7 @@ static uint32_t  ngx_http_ratelimit_self;
 static ngx_int_t
 ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
 {
+    ngx_uint_t         i;
     ratelimit_clock_t  clock;
 
     if (ngx_http_ratelimit_self == 0) {
@@ -57,7 +58,11 @@ ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
     q->allowed = ratelimit_table_check(q->items, q->places, q->n, &clock,
                                        ngx_http_ratelimit_self);
 
-    ngx_http_ratelimit_shm_note_evictions(q);
+    for (i = 0; i < q->n; i++) {
+        if (q->places[i].evicted) {
+            ngx_http_ratelimit_shm_tell_evictions(q, &q->places[i]);
+        }
+    }
 
     return NGX_OK;
 }
@@ -102,27 +107,24 @@ ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
 /* once a second and zone, by whichever worker comes first */
 
 static void
-ngx_http_ratelimit_shm_note_evictions(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q,
+    ratelimit_place_t *place)
 {
     uint64_t                    dropped;
-    ngx_uint_t                  i;
     ngx_http_ratelimit_zone_t  *zone;
 
-    for (i = 0; i < q->n; i++) {
-
-        dropped = ratelimit_table_evictions(q->places[i].active,
-                                      (uint64_t) ngx_current_msec * 1000);
-        if (dropped == 0) {
-            continue;
-        }
-
-        zone = q->places[i].table->data;
-
-        ngx_log_error(NGX_LOG_WARN, q->log, 0,
-                      "ratelimit zone \"%V\" is full: %uL counters "
-                      "were dropped before their time",
-                      &zone->name, dropped);
+    dropped = ratelimit_table_evictions(place->active,
+                                        (uint64_t) ngx_current_msec * 1000);
+    if (dropped == 0) {
+        return;
     }
+
+    zone = place->table->data;
+
+    ngx_log_error(NGX_LOG_WARN, q->log, 0,
+                  "ratelimit zone \"%V\" is full: %uL counters "
+                  "were dropped before their time",
+                  &zone->name, dropped);
 }
 
 

@@ -35,6 +35,8 @@ static int ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     ratelimit_victim_t *victim);
 static int ratelimit_block_holds(const ratelimit_party_t *party,
     const ratelimit_segment_t *segment);
+static void ratelimit_block_note_eviction(ratelimit_table_t *table,
+    const ratelimit_party_t *party);
 
 
 /* of a log all but the words that tell its length may stay */
@@ -195,7 +197,7 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
             return 0;
         }
 
-        ratelimit_table_note_eviction(table);
+        ratelimit_block_note_eviction(table, party);
     }
 
     __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
@@ -217,4 +219,21 @@ ratelimit_block_holds(const ratelimit_party_t *party,
     }
 
     return 0;
+}
+
+
+/* somebody of the party needs the room */
+
+static void
+ratelimit_block_note_eviction(ratelimit_table_t *table,
+    const ratelimit_party_t *party)
+{
+    size_t  i;
+
+    for (i = 0; i < party->n; i++) {
+        if (party->places[i].active == table) {
+            ratelimit_table_note_eviction(&party->places[i]);
+            break;
+        }
+    }
 }

@@ -183,11 +183,13 @@ ratelimit_slot_empty(const ratelimit_place_t *place,
         n[k] = 0;
         slot[k] = NULL;
 
-        for (i = 0; i < RATELIMIT_WAYS; i++) {
-            if (place->bucket[k][i].id == 0
-                && !ratelimit_slot_in_use(party, &place->bucket[k][i]))
+        /* the one in front, where keys are looked for first */
+
+        for (i = RATELIMIT_WAYS; i > 0; i--) {
+            if (place->bucket[k][i - 1].id == 0
+                && !ratelimit_slot_in_use(party, &place->bucket[k][i - 1]))
             {
-                slot[k] = &place->bucket[k][i];
+                slot[k] = &place->bucket[k][i - 1];
                 n[k]++;
             }
         }
@@ -239,7 +241,7 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
         victim = place->bucket[0];
     }
 
-    ratelimit_table_note_eviction(place->active);
+    ratelimit_table_note_eviction(place);
 
     return victim;
 }

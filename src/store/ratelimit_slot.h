@@ -127,8 +127,8 @@ ratelimit_slot_find(const ratelimit_place_t *place)
 
         for (i = 0; i < RATELIMIT_WAYS; i++) {
             if ((__atomic_load_n(&bucket[i].id, __ATOMIC_RELAXED)
-                 & RATELIMIT_FINGERPRINT)
-                == place->fingerprint)
+                 ^ place->fingerprint)
+                <= ~RATELIMIT_FINGERPRINT)
             {
                 return &bucket[i];
             }
@@ -302,7 +302,7 @@ void ratelimit_table_place(ratelimit_table_t *active, ratelimit_place_t *place,
 ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot);
 
-void ratelimit_table_note_eviction(ratelimit_table_t *table);
+void ratelimit_table_note_eviction(ratelimit_place_t *place);
 
 /* the rule's class in the place's active table */
 uint32_t ratelimit_table_class_of(const ratelimit_place_t *place,

@@ -372,9 +372,12 @@ ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now)
 
 
 void
-ratelimit_table_note_eviction(ratelimit_table_t *table)
+ratelimit_table_note_eviction(ratelimit_place_t *place)
 {
-    (void) __atomic_fetch_add(&table->header->evicted, 1, __ATOMIC_RELAXED);
+    place->evicted = 1;
+
+    (void) __atomic_fetch_add(&place->active->header->evicted, 1,
+                              __ATOMIC_RELAXED);
 }
 
 
@@ -407,6 +410,7 @@ ratelimit_table_place(ratelimit_table_t *active, ratelimit_place_t *place,
     place->active = active;
     place->slot = NULL;
     place->blocked = NULL;
+    place->evicted = 0;
     place->fingerprint = lo & RATELIMIT_FINGERPRINT;
     place->segment = &active->segments[number];
     place->bucket[0] = first + (((hi >> 16) & 0xffff) * n >> 16)

@@ -71,6 +71,7 @@ typedef struct {
     ratelimit_slot_t               *bucket[2];
     ratelimit_slot_t               *slot;
     ratelimit_segment_t            *blocked;  /* what others are holding */
+    unsigned                        evicted;  /* somebody had to go for it */
     uint64_t                        fingerprint;
     uint64_t                        ticket;
     size_t                          order;    /* n'th place to be locked */

@@ -27,9 +27,9 @@ use constant DEPTH => 50;       # requests under way on a connection
 
 
 sub new {
-    my ($class, $port) = @_;
+    my ($class, $port, $host) = (@_, 'localhost');
 
-    return bless { port => $port }, $class;
+    return bless { port => $port, host => $host }, $class;
 }
 
 
@@ -56,7 +56,7 @@ sub series {
         my $client = $self->connect;
 
         $client->{expected} = @some;
-        put($client, join '', map { text(@$_) } @some);
+        put($client, join '', map { $self->text(@$_) } @some);
         await_answers(1, $client);
 
         push @answers, @{$client->{answers}};
@@ -73,7 +73,7 @@ sub send {
 
     my $client = $self->connect;
 
-    put($client, text(@request));
+    put($client, $self->text(@request));
 
     return $client;
 }
@@ -100,9 +100,9 @@ sub connect {
 
 
 sub text {
-    my ($line, @fields) = @_;
+    my ($self, $line, @fields) = @_;
 
-    return join("\r\n", "$line HTTP/1.1", 'Host: localhost', @fields)
+    return join("\r\n", "$line HTTP/1.1", "Host: $self->{host}", @fields)
            . "\r\n\r\n";
 }
 
