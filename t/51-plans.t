@@ -8,23 +8,15 @@
 use strict;
 use warnings;
 
-use File::Temp qw(tempdir);
 use Test::More;
 
 use lib 't/lib';
 use Clients;
+use FakeClock;
 use Gateway;
 
-# seconds by which all clocks of nginx are fast
-my $dir = tempdir(CLEANUP => 1);
-my $offset = "$dir/offset";
-my $fast = 0;
-
-chmod 0755, $dir;
-sleep_for(0);
-
-my $gateway = Gateway->start(workers => 2, env => fake_clock(),
-                             main => keep_env(), http => config());
+my $clock = FakeClock->new;
+my $gateway = Gateway->start(workers => 2, $clock->options, http => config());
 my $clients = Clients->new($gateway->{port});
 my $table = Clients->new($gateway->{port}, 'table');
 
@@ -167,7 +159,7 @@ sub row {
            $left > $minute ? $minute : $quarter, 'the tighter one is told');
 
         $left -= $now;
-        sleep_for(70);
+        $clock->forward(70);
     }
 
     my $answer = $table->ask(@request);
@@ -177,7 +169,7 @@ sub row {
        'because of those before it');
     cmp_ok($answer->{field}{'retry-after'}, '>', 60, 'for more than a minute');
 
-    sleep_for($answer->{field}{'retry-after'} + 1);
+    $clock->forward($answer->{field}{'retry-after'} + 1);
     is($table->ask(@request)->{status}, 200, 'then it goes on');
 }
 
@@ -213,7 +205,7 @@ sub not_in_the_table {
 
 
 sub apart {
-    sleep_for(3600);
+    $clock->forward(3600);
 
     my $alice = 'Cookie: session=4711';
     my $bob = 'Cookie: session=4712';
@@ -334,7 +326,7 @@ sub bad_values_logged {
         cmp_ok($lines, '<=', $most, "once a second and worker, $lines");
     }
 
-    sleep_for(2);
+    $clock->forward(2);
 
     my $lines = () = $gateway->log =~ /is invalid: "often":/g;
 
@@ -501,39 +493,4 @@ sub memory {
         my ($kb) = Gateway::slurp("/proc/$_/status") =~ /^RssAnon:\s+(\d+)/m;
         ($_ => $kb);
     } $gateway->current_workers;
-}
-
-
-# libfaketime, for the wall clock and the monotonic one
-
-sub fake_clock {
-    my $library = `faketime -m -f +0 printenv LD_PRELOAD`;
-
-    chomp $library;
-    die 'faketime is needed' if $library eq '';
-
-    return {
-        LD_PRELOAD => $library,
-        FAKETIME_NO_CACHE => 1,
-        FAKETIME_TIMESTAMP_FILE => $offset,
-    };
-}
-
-
-sub keep_env {
-    return join ' ', map { "env $_;" } sort keys %{fake_clock()};
-}
-
-
-# nobody really does
-
-sub sleep_for {
-    my ($seconds) = @_;
-
-    $fast += $seconds;
-
-    open my $file, '>', "$offset.new" or die $!;
-    printf $file "%+d\n", $fast;
-    close $file;
-    rename "$offset.new", $offset or die $!;
 }

@@ -74,8 +74,11 @@ typedef struct {
 
 /* what a list of rates means for a limit */
 
+typedef struct ngx_http_ratelimit_limit_s  ngx_http_ratelimit_limit_t;
+
 typedef struct {
     ngx_str_node_t                  node;     /* by the text, if variable */
+    ngx_http_ratelimit_limit_t     *limit;
     ratelimit_rule_t               *rules;
     ratelimit_rule_t               *elastic;  /* with more room, or NULL */
     ngx_uint_t                      nrules;
@@ -87,7 +90,7 @@ typedef struct {
 
 /* one "ratelimit" */
 
-typedef struct {
+struct ngx_http_ratelimit_limit_s {
     ngx_http_ratelimit_use_t        use;
     ngx_http_ratelimit_expr_t       key;
     ngx_http_ratelimit_expr_t       cost;
@@ -117,7 +120,7 @@ typedef struct {
     ngx_uint_t                      insist;   /* rejected=count */
     ngx_uint_t                      stage;
     ngx_conf_file_t                 origin;   /* where errors are found */
-} ngx_http_ratelimit_limit_t;
+};
 
 
 /* all "ratelimit" of one block, which the blocks inside may inherit */
@@ -164,40 +167,35 @@ typedef struct {
 } ngx_http_ratelimit_loc_conf_t;
 
 
-/* where an item of a query comes from */
-
-typedef struct {
-    ngx_http_ratelimit_limit_t     *limit;
-    ngx_http_ratelimit_plan_t      *plan;
-} ngx_http_ratelimit_part_t;
-
-
 /*
  * What is known of a request, found again after internal redirects.  Items of
  * all stages stand in one row; the query has those of the stage at hand.
  */
 
 typedef struct {
-    ngx_http_ratelimit_query_t      query;
-    ratelimit_item_t               *items;
-    ratelimit_place_t              *places;
-    ngx_http_ratelimit_part_t      *parts;
-    ngx_uint_t                      n;
-    ngx_uint_t                      charged;  /* so many of them */
-    ngx_uint_t                      room;     /* for so many */
-    ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
     ngx_http_request_t             *request;
+    ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
+    ngx_uint_t                      n;        /* items */
+    ngx_uint_t                      charged;  /* so many of them */
+    ngx_uint_t                      tightest; /* the one that speaks for all */
     ngx_pool_cleanup_t              cleanup;
     ngx_http_ratelimit_status_e     status;
-    ngx_uint_t                      tightest; /* item that speaks for all */
-    ngx_uint_t                      stages;   /* asked so far */
-    ngx_int_t                       rc;       /* of the store */
+    unsigned                        stages:2;   /* asked so far */
     unsigned                        waiting:1;  /* for the store */
     unsigned                        answered:1; /* by the store, just now */
     unsigned                        queued:1;   /* for a token */
     unsigned                        failed:1;   /* a limit can't be asked */
     unsigned                        measured:1; /* whether there is */
     unsigned                        spare:1;    /* capacity to spare */
+
+    /* all above are zeros at first */
+
+    ngx_http_ratelimit_query_t      query;
+    ngx_int_t                       rc;       /* of the store */
+    ratelimit_item_t               *items;
+    ratelimit_place_t              *places;
+    ngx_http_ratelimit_plan_t     **plans;    /* in the order of items */
+    ngx_uint_t                      room;     /* for so many */
 } ngx_http_ratelimit_ctx_t;
 
 

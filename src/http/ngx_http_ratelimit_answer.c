@@ -81,7 +81,7 @@ ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx)
                   "limiting requests%s, excess: %ui.%03ui by zone \"%V\"",
                   ctx->conf->dry_run ? ", dry run" : "",
                   excess / 1000, excess % 1000,
-                  &ctx->parts[ctx->tightest].limit->use.zone->name);
+                  &ctx->plans[ctx->tightest]->limit->use.zone->name);
 }
 
 
@@ -96,7 +96,7 @@ ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
                   "delaying request%s, excess: %ui.%03ui, by zone \"%V\"",
                   ctx->conf->dry_run ? ", dry run" : "",
                   excess / 1000, excess % 1000,
-                  &ctx->parts[item].limit->use.zone->name);
+                  &ctx->plans[item]->limit->use.zone->name);
 }
 
 
@@ -188,7 +188,7 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
           + sizeof(ngx_http_ratelimit_problem_tail);
 
     for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
-        len += sizeof(",") - 1 + ctx->parts[i].limit->json.len;
+        len += sizeof(",") - 1 + ctx->plans[i]->limit->json.len;
     }
 
     b = ngx_create_temp_buf(ctx->request->pool, len);
@@ -204,14 +204,14 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
 
     for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
 
-        if (ctx->items[i].verdict.allowed || limit == ctx->parts[i].limit) {
+        if (ctx->items[i].verdict.allowed || limit == ctx->plans[i]->limit) {
             continue;
         }
 
         b->last = ngx_sprintf(b->last, "%s%V", limit ? "," : "",
-                              &ctx->parts[i].limit->json);
+                              &ctx->plans[i]->limit->json);
 
-        limit = ctx->parts[i].limit;
+        limit = ctx->plans[i]->limit;
     }
 
     b->last = ngx_cpymem(b->last, ngx_http_ratelimit_problem_tail,

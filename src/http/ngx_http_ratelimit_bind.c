@@ -386,6 +386,7 @@ ngx_http_ratelimit_bind_plan(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit,
 
     plan = &limit->plan;
 
+    plan->limit = limit;
     plan->nrules = rates->nelts;
     plan->rules = ngx_pcalloc(cf->pool,
                               2 * rates->nelts * sizeof(ratelimit_rule_t));

@@ -147,7 +147,7 @@ ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_http_ratelimit_zone_t  *zone;
 
-    zone = ctx->parts[ctx->n - 1].limit->use.zone;
+    zone = ctx->plans[ctx->n - 1]->limit->use.zone;
 
     ctx->query.done = ngx_http_ratelimit_done;
     ctx->rc = zone->store->check(&ctx->query);
@@ -198,7 +198,7 @@ ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
 
     if (ctx->rc != NGX_OK) {
         return ngx_http_ratelimit_fail(ctx,
-                                       ctx->parts[first].limit->use.zone->fail);
+                                       ctx->plans[first]->limit->use.zone->fail);
     }
 
     if (ctx->query.allowed) {
@@ -293,7 +293,7 @@ ngx_http_ratelimit_overshoot(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
     ngx_http_ratelimit_limit_t  *limit;
 
     it = &ctx->items[item];
-    limit = ctx->parts[item].limit;
+    limit = ctx->plans[item]->limit;
 
     above = it->rule->capacity * (100 + limit->soft) / 100;
 

@@ -121,11 +121,11 @@ ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
     len = 5 * NGX_INT64_LEN;
 
     if (ietf) {
-        len += ctx->parts[ctx->tightest].limit->label.len
+        len += ctx->plans[ctx->tightest]->limit->label.len
                + sizeof(";r=;t=") - 1 + 2 * NGX_INT64_LEN;
 
-        for (i = 0; i < ctx->n; i += ctx->parts[i].plan->nrules) {
-            len += ctx->parts[i].plan->policy.len + sizeof(", ") - 1;
+        for (i = 0; i < ctx->n; i += ctx->plans[i]->nrules) {
+            len += ctx->plans[i]->policy.len + sizeof(", ") - 1;
         }
     }
 
@@ -189,8 +189,8 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
 
     value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_policy);
 
-    for (i = 0; i < ctx->n; i += ctx->parts[i].plan->nrules) {
-        policy = &ctx->parts[i].plan->policy;
+    for (i = 0; i < ctx->n; i += ctx->plans[i]->nrules) {
+        policy = &ctx->plans[i]->policy;
 
         if (i) {
             *fs->p++ = ',';
@@ -207,7 +207,7 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
     /* t must not promise more than Retry-After does */
 
     fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL",
-                        &ctx->parts[ctx->tightest].limit->label,
+                        &ctx->plans[ctx->tightest]->limit->label,
                         verdict->remaining,
                         ctx->status == NGX_HTTP_RATELIMIT_REJECTED
                         ? ngx_http_ratelimit_retry_seconds(ctx)

@@ -38,8 +38,8 @@ ngx_http_ratelimit_log_handler(ngx_http_request_t *r)
     status = ngx_http_ratelimit_get_status(r);
 
     for (i = 0; i < ctx->charged; i += n) {
-        limit = ctx->parts[i].limit;
-        n = ctx->parts[i].plan->nrules;
+        limit = ctx->plans[i]->limit;
+        n = ctx->plans[i]->nrules;
 
         if (limit->outcomes != NULL
             && !ngx_http_ratelimit_counts(limit, status))

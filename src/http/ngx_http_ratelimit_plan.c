@@ -166,6 +166,7 @@ ngx_http_ratelimit_new_plan(ngx_http_request_t *r,
         return NULL;
     }
 
+    plan->limit = limit;
     plan->node.node.key = hash;
     plan->node.str.len = text->len;
     plan->node.str.data = (u_char *) plan + sizeof(ngx_http_ratelimit_plan_t);

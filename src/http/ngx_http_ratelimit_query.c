@@ -22,7 +22,7 @@ static ngx_int_t ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
 static ngx_int_t ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t **plan);
 static void ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_part_t *part, ratelimit_hash_t *hash, uint64_t cost);
+    ngx_http_ratelimit_plan_t *plan, ratelimit_hash_t *hash, uint64_t cost);
 static ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
@@ -47,7 +47,7 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
         return NULL;
     }
 
-    ngx_memzero(ctx, sizeof(ngx_http_ratelimit_ctx_t));
+    ngx_memzero(ctx, offsetof(ngx_http_ratelimit_ctx_t, query));
 
     ctx->request = r;
     ctx->conf = rlcf;
@@ -60,13 +60,13 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
 }
 
 
-/* bytes for n items, their places and parts */
+/* bytes for n items, their places and plans */
 
 static size_t
 ngx_http_ratelimit_rows(ngx_uint_t n)
 {
     return n * (sizeof(ratelimit_item_t) + sizeof(ratelimit_place_t)
-                + sizeof(ngx_http_ratelimit_part_t));
+                + sizeof(ngx_http_ratelimit_plan_t *));
 }
 
 
@@ -81,7 +81,7 @@ ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
     ctx->places = (ratelimit_place_t *) rows;
 
     rows += n * sizeof(ratelimit_place_t);
-    ctx->parts = (ngx_http_ratelimit_part_t *) rows;
+    ctx->plans = (ngx_http_ratelimit_plan_t **) rows;
 }
 
 
@@ -90,10 +90,10 @@ ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
 static ngx_int_t
 ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
 {
-    u_char                     *rows;
-    ratelimit_item_t           *items;
-    ratelimit_place_t          *places;
-    ngx_http_ratelimit_part_t  *parts;
+    u_char                      *rows;
+    ratelimit_item_t            *items;
+    ratelimit_place_t           *places;
+    ngx_http_ratelimit_plan_t  **plans;
 
     n += ctx->n;
 
@@ -103,7 +103,7 @@ ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
 
     items = ctx->items;
     places = ctx->places;
-    parts = ctx->parts;
+    plans = ctx->plans;
 
     rows = ngx_palloc(ctx->request->pool, ngx_http_ratelimit_rows(n));
     if (rows == NULL) {
@@ -114,7 +114,8 @@ ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
 
     ngx_memcpy(ctx->items, items, ctx->n * sizeof(ratelimit_item_t));
     ngx_memcpy(ctx->places, places, ctx->n * sizeof(ratelimit_place_t));
-    ngx_memcpy(ctx->parts, parts, ctx->n * sizeof(ngx_http_ratelimit_part_t));
+    ngx_memcpy(ctx->plans, plans,
+               ctx->n * sizeof(ngx_http_ratelimit_plan_t *));
 
     return NGX_OK;
 }
@@ -178,7 +179,7 @@ ngx_http_ratelimit_cleanup(void *data)
     ngx_http_ratelimit_ctx_t  *ctx = data;
 
     if (ctx->waiting) {
-        ctx->parts[ctx->n - 1].limit->use.zone->store->cancel(&ctx->query);
+        ctx->plans[ctx->n - 1]->limit->use.zone->store->cancel(&ctx->query);
     }
 
     /* who leaves the queue gives the token back */
@@ -205,7 +206,7 @@ ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
     q.places = &ctx->places[first];
     q.n = n;
 
-    ctx->parts[first].limit->use.zone->store->refund(&q);
+    ctx->plans[first]->limit->use.zone->store->refund(&q);
 
     /* nothing is given back twice */
 
@@ -266,7 +267,7 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
     ngx_int_t                   rc;
     ngx_str_t                   value;
     ratelimit_hash_t            hash;
-    ngx_http_ratelimit_part_t   part;
+    ngx_http_ratelimit_plan_t  *plan;
 
     if (limit->filter.value != NULL) {
         if (ngx_http_ratelimit_eval(ctx->request, &limit->filter, &value)
@@ -290,11 +291,10 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
 
     ratelimit_hash(&limit->use.secret, value.data, value.len, &hash);
 
-    part.limit = limit;
-    part.plan = &limit->plan;
+    plan = &limit->plan;
 
     if (limit->rate.value != NULL) {
-        rc = ngx_http_ratelimit_find_plan(ctx, limit, &part.plan);
+        rc = ngx_http_ratelimit_find_plan(ctx, limit, &plan);
 
         if (rc != NGX_OK) {
             return rc == NGX_DECLINED ? NGX_OK : rc;
@@ -305,7 +305,7 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_add_items(ctx, &part, &hash, cost);
+    ngx_http_ratelimit_add_items(ctx, plan, &hash, cost);
 
     return NGX_OK;
 }
@@ -346,32 +346,36 @@ ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
 
 static void
 ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_part_t *part, ratelimit_hash_t *hash, uint64_t cost)
+    ngx_http_ratelimit_plan_t *plan, ratelimit_hash_t *hash, uint64_t cost)
 {
-    ngx_uint_t          i;
-    ratelimit_item_t   *item;
-    ratelimit_rule_t   *rules;
-    ratelimit_place_t  *place;
+    ngx_uint_t                   i;
+    ratelimit_item_t            *item;
+    ratelimit_rule_t            *rule;
+    ratelimit_place_t           *place;
+    ngx_http_ratelimit_limit_t  *limit;
 
-    rules = part->plan->rules;
+    limit = plan->limit;
+    rule = plan->rules;
 
-    if (part->plan->elastic != NULL && ngx_http_ratelimit_spare(ctx)) {
-        rules = part->plan->elastic;
+    if (plan->elastic != NULL && ngx_http_ratelimit_spare(ctx)) {
+        rule = plan->elastic;
     }
 
-    for (i = 0; i < part->plan->nrules; i++) {
-        item = &ctx->items[ctx->n];
-        place = &ctx->places[ctx->n];
+    item = &ctx->items[ctx->n];
+    place = &ctx->places[ctx->n];
 
-        item->rule = &rules[i];
-        item->shape = &part->limit->use.zone->shape;
+    for (i = 0; i < plan->nrules; i++) {
+        item->rule = rule++;
+        item->shape = &limit->use.zone->shape;
         item->cost = cost;
-        item->insist = part->limit->insist;
+        item->insist = limit->insist;
+        item++;
 
-        place->table = part->limit->use.zone->table;
+        place->table = limit->use.zone->table;
         place->hash = *hash;
+        place++;
 
-        ctx->parts[ctx->n++] = *part;
+        ctx->plans[ctx->n++] = plan;
     }
 }
 

@@ -124,7 +124,7 @@ ngx_http_ratelimit_zone_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->parts[ctx->tightest].limit->use.zone->name;
+    name = &ctx->plans[ctx->tightest]->limit->use.zone->name;
     ngx_http_ratelimit_set_value(v, name->data, name->len);
 
     return NGX_OK;
@@ -144,7 +144,7 @@ ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->parts[ctx->tightest].limit->use.zone->store->name;
+    name = &ctx->plans[ctx->tightest]->limit->use.zone->store->name;
     ngx_http_ratelimit_set_value(v, name->data, name->len);
 
     return NGX_OK;

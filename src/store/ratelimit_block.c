@@ -13,7 +13,7 @@
 
 
 /* blocks looked at before the one of them that is worth least has to go */
-#define RATELIMIT_BLOCK_SAMPLE  16
+#define RATELIMIT_BLOCK_SAMPLE  8
 
 /* then others hold too many segments, and may wait for ours */
 #define RATELIMIT_BLOCK_ROUNDS  8

@@ -75,6 +75,12 @@ ratelimit_slot_expires(const ratelimit_table_t *table,
     state = ratelimit_slot_state(table, slot, words);
     class = &table->header->classes[ratelimit_slot_class(slot)];
 
+    /* a window of fixed length says itself when it ends */
+
+    if (table->shape.algorithm == RATELIMIT_FIXED_WINDOW) {
+        return state[0];
+    }
+
     if (class->period == 0) {
 
         /* one class too many: the numbers of its windows tell no time */
@@ -218,7 +224,7 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
     for (i = 0; i < 2 * RATELIMIT_WAYS; i++) {
         slot = &place->bucket[i / RATELIMIT_WAYS][i % RATELIMIT_WAYS];
 
-        if (ratelimit_slot_in_use(party, slot)) {
+        if (party->n > 1 && ratelimit_slot_in_use(party, slot)) {
             continue;
         }
 
