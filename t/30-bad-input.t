@@ -50,7 +50,10 @@ my $value = 'invalid value "%s" in "%s" directive: '
 my $needs = 'parameter "%s" in "%s" directive needs algorithm "%s", '
             . 'but zone "%s" has "%s"';
 my $too_large = 'limit of zone "%s" in "ratelimit" directive is too large: '
-                . '%s requests in %s seconds';
+                . 'requests times period is too large';
+my $delay = 'invalid parameter "delay=%s" in "ratelimit" directive: %s';
+my $too_many = 'too many rates in "ratelimit" directives of one block: '
+               . '%s, there may be 256';
 my $again = 'duplicate zone "%s" in "ratelimit" directive, '
             . 'it needs a "name" parameter to count apart';
 my $unreached = '"ratelimit" directive is never reached because of "return" '
@@ -104,7 +107,8 @@ subtest 'ratelimit_zone' => sub {
                . qq(" in "$d" directive));
     }
 
-    for my $twice (qw(zone=y:1m algorithm=sliding_window buckets=5)) {
+    for my $twice (qw(zone=y:1m algorithm=sliding_window buckets=5 fail=open))
+    {
         my $first = $twice =~ /^zone/ ? '' : $twice;
 
         $bad->("\$arg_a zone=x:1m $first $twice",
@@ -173,6 +177,32 @@ subtest 'ratelimit_zone' => sub {
     $bad->('$arg_a zone=x:1m "rate=1r/s 5r/m"',
            sprintf($rate, '1r/s 5r/m', $d,
                    'unexpected characters after the period'));
+
+    variable_rates('http', "$d \$arg_a zone=x:1m", $d);
+
+    $bad->('$arg_a zone=x:1m rate=$nowhere',
+           qq(unknown "nowhere" variable in "$d" directive));
+
+    # a log of unknown length
+
+    for my $zone ('rate=$arg_r', '') {
+        bad('location',
+            "ratelimit zone=x" . ($zone ? '' : ' rate=$arg_r') . ";  # here\n"
+            . "} }\nratelimit_zone \$arg_a zone=x:1m algorithm=sliding_log "
+            . "$zone;\nserver { location / {",
+            "a log with a variable rate and no other, $zone",
+            'invalid parameter "rate=$arg_r" in "ratelimit" directive: '
+            . 'zone "x" with algorithm "sliding_log" needs a rate without '
+            . 'variables that none exceeds');
+    }
+
+    # fail=
+
+    for my $word ('', 'closed,', qw(foo off Open clos 1)) {
+        $bad->("\$arg_a zone=x:1m fail=$word",
+               qq(invalid parameter "fail=$word" in "$d" directive: )
+               . 'must be "local", "open" or "closed"');
+    }
 
     # algorithm= and what belongs to one
 
@@ -251,7 +281,9 @@ subtest 'ratelimit' => sub {
     $bad->('nodelay', qq("$d" must have "zone" parameter));
 
     for my $unknown (qw(foo foo=1 nodelay=1 Burst=5 buckets=5 capacity=5
-                        algorithm=leaky_bucket off plain zone), '""')
+                        algorithm=leaky_bucket off plain zone after_auth=1
+                        after_auth= before_auth after fail=open rejected count
+                        soft delay), '""')
     {
         $bad->("zone=plain $unknown",
                'invalid parameter "' . $unknown =~ tr/"//dr
@@ -263,7 +295,8 @@ subtest 'ratelimit' => sub {
     $bad->('plain', qq(invalid parameter "plain" in "$d" directive));
 
     for my $twice (qw(zone=leaky key=$arg_a name=x soft=5% burst=5 delay=5
-                      nodelay cost=5 if=$arg_a))
+                      nodelay cost=5 if=$arg_a count=401 rejected=count
+                      after_auth))
     {
         my $first = $twice =~ /^zone/ ? '' : $twice;
 
@@ -299,6 +332,33 @@ subtest 'ratelimit' => sub {
 
     $bad->('zone=plain rate=1r/m rate=2r/60s',
            sprintf($rate, '2r/60s', $d, 'another rate has the same period'));
+    variable_rates('location', "$d zone=plain", $d);
+
+    for my $text ('$nowhere', '${arg_a}r/$nowhere', '5r/s$nowhere') {
+        $bad->("zone=plain rate=$text",
+               qq(unknown "nowhere" variable in "$d" directive));
+    }
+
+    $bad->('zone=plain rate=$', 'invalid variable name');
+
+    # too many of them; a variable may be 8
+
+    my @variables = map { "rate=\$arg_a name=$_" } 1 .. 33;
+
+    for my $case (
+        [257, join ' ', map { "rate=${_}r/${_}m" } 1 .. 257],
+        [264, @variables],
+        [264, map { "$_ after_auth" } @variables],
+        [258, @variables[1 .. 31],
+              join(' ', 'after_auth', map { "rate=${_}r/${_}m" } 1 .. 10)],
+    ) {
+        my ($n, @limits) = @$case;
+        my ($first, @others) = map { "$d zone=plain $_;" } @limits;
+
+        bad('location', join("\n", "$first  # here", @others),
+            "$n rates in a block", sprintf($too_many, $n));
+    }
+
     $bad->('zone=bare', qq("$d" directive must have "rate" parameter, )
                         . 'as zone "bare" has none');
     $bad->('zone=bare key=$arg_b name=x soft=5%',
@@ -323,12 +383,28 @@ subtest 'ratelimit' => sub {
 
     # burst=, delay=, nodelay
 
-    for my $name (qw(burst delay)) {
-        for my $n ('', qw(0 -1 x 5x 4294967295 99999999999999999999)) {
-            $bad->("zone=leaky $name=$n",
-                   sprintf($number, "$name=$n", $d, 1, 4294967294));
-        }
+    for my $n ('', qw(0 -1 x 5x 4294967295 99999999999999999999)) {
+        $bad->("zone=leaky burst=$n",
+               sprintf($number, "burst=$n", $d, 1, 4294967294));
     }
+
+    for my $n (qw(0 -1 x 5x 1s 4294967295 99999999999999999999)) {
+        $bad->("zone=leaky delay=$n",
+               sprintf($delay, $n, 'must be a number from 1 to 4294967294'));
+    }
+
+    for my $time (qw(0 0s 0ms abc -1 5x 1.5s 2d 86401 1d1ms 25h 5r/s 1m1h
+                     99999999999999999999s))
+    {
+        $bad->("zone=token delay=$time",
+               sprintf($delay, $time, 'must be a time from 1ms to 1d'));
+    }
+
+    $bad->("zone=$_ delay=", sprintf($delay, '', 'must not be empty'))
+        for qw(leaky token plain);
+    $bad->("zone=$_ delay=\$arg_a",
+           sprintf($delay, '$arg_a', 'must not contain variables'))
+        for qw(leaky token plain);
 
     my %algorithms = (
         plain => 'sliding_window',
@@ -338,11 +414,43 @@ subtest 'ratelimit' => sub {
     );
 
     for my $zone (sort keys %algorithms) {
-        for my $parameter (qw(burst=5 delay=5 nodelay)) {
+        for my $parameter (qw(burst=5 nodelay)) {
             $bad->("zone=$zone $parameter",
                    sprintf($needs, $parameter =~ s/=.*//r, $d, 'leaky_bucket',
                            $zone, $algorithms{$zone}));
         }
+    }
+
+    for my $zone (qw(plain fixed log)) {
+        for my $value (qw(5 1s x)) {
+            $bad->("zone=$zone delay=$value",
+                   sprintf($delay, $value, 'needs algorithm "leaky_bucket" or '
+                                           . '"token_bucket"'));
+        }
+    }
+
+    $bad->('zone=token burst=5 delay=1s',
+           sprintf($needs, 'burst', $d, 'leaky_bucket', 'token',
+                   'token_bucket'));
+
+    # count=
+
+    for my $codes (qw(99 100 199 600 999 1000 0401 40 x 4x 4XX 1xx 2xx 3xx 6xx
+                      xxx 4xx5xx -401 401;403 401-403 $arg_a),
+                   '', '401,', ',401', '401,,403', '401,x', '403,600', '4xx,',
+                   '401, 403')
+    {
+        $bad->(qq(zone=plain "count=$codes"),
+               qq(invalid parameter "count=$codes" in "$d" directive: must be )
+               . 'statuses from 200 to 599, 4xx or 5xx, separated by commas');
+    }
+
+    # rejected=
+
+    for my $word ('', 'count,', qw(foo counts Count on 1)) {
+        $bad->("zone=plain rejected=$word",
+               qq(invalid parameter "rejected=$word" in "$d" directive: )
+               . 'must be "count"');
     }
 
     $bad->('zone=plain burst=5 nodelay',
@@ -351,21 +459,20 @@ subtest 'ratelimit' => sub {
 
     # products
 
-    $bad->('zone=slow burst=145836',
-           sprintf($too_large, 'slow', 145837, 31622400));
-    $bad->('zone=leaky rate=1r/d burst=4294967294',
-           sprintf($too_large, 'leaky', 4294967295, 86400));
-    $bad->('zone=plain rate=145836r/366d soft=1%',
-           sprintf($too_large, 'plain', 147294, 31622400));
-    $bad->('zone=plain rate=4294967295r/s soft=1%',
-           sprintf($too_large, 'plain', 4337916967, 1));
+    $bad->("zone=$_", sprintf($too_large, /^(\w+)/))
+        for 'slow burst=145835', 'leaky rate=1r/d burst=4294967294',
+            'plain rate=72919r/366d', 'plain rate=145836r/366d',
+            'plain rate=72918r/366d soft=1%',
+            'plain rate=4294967295r/s soft=1%',
+            'token rate=145834r/366d delay=1d',
+            'token rate=50000000r/d delay=1d';
 
     bad('location',
         "$d zone=x;  # here\n} }\nratelimit_zone \$arg_a zone=x:1m "
         . "rate=1r/366d algorithm=token_bucket capacity=145837;\n"
         . 'server { location / {',
         'capacity times period of a zone declared further down',
-        sprintf($too_large, 'x', 145837, 31622400));
+        sprintf($too_large, 'x'));
 
     # expressions
 
@@ -587,7 +694,13 @@ subtest 'good' => sub {
                    leaky_bucket)),
             map({ "\$arg_a zone=x:1m rate=1r/s buckets=$_" } 1, 10, 60),
             map({ "\$arg_a zone=x:1m rate=1r/s algorithm=token_bucket "
-                  . "capacity=$_" } 1, 4294967295);
+                  . "capacity=$_" } 1, 4294967295),
+            map({ "\$arg_a zone=x:1m fail=$_" } qw(local open closed)),
+            map({ "\$arg_a zone=x:1m rate=\$arg_r algorithm=$_" }
+                qw(fixed_window sliding_window token_bucket leaky_bucket)),
+            '$arg_a zone=x:1m rate=$arg_r fail=closed',
+            '$arg_a zone=x:1m rate=${arg_n}r/$arg_p',
+            '$arg_a zone=x:1m "rate=$arg_n 5r/m"';
 
     # the module's own zone must not be in the way, whatever its size
 
@@ -616,7 +729,25 @@ subtest 'good' => sub {
             'zone=leaky nodelay',
             'zone=leaky burst=5 delay=3',
             'zone=leaky delay=4294967294',
-            'zone=slow burst=145835';
+            'zone=slow burst=145834',
+            'zone=plain rate=72918r/366d',
+            map({ "zone=token delay=$_" }
+                qw(1ms 5 1s 1s500ms 90s 2m 1h 24h 1d 86400)),
+            map({ "zone=plain count=$_" }
+                401, 200, 599, '401,403', '4xx', '5xx', '4xx,5xx',
+                '404,5xx,204', '401,401'),
+            map({ "zone=$_ rejected=count" } qw(plain fixed log token leaky)),
+            map({ "zone=$_ after_auth" } qw(plain fixed log token leaky)),
+            map({ "zone=$_ rate=\$arg_r" }
+                qw(plain fixed log token leaky bare)),
+            'zone=plain rate=$arg_r soft=5%',
+            'zone=token delay=1s count=401 rejected=count after_auth soft=5%',
+            'zone=plain ' . join(' ', map { "rate=${_}r/${_}m" } 1 .. 256);
+
+    good('location',
+         join("\n", map { "ratelimit zone=plain rate=\$arg_a name=$_;" }
+                        1 .. 32),
+         'as many variable rates as there may be');
 
     good('location', $_, $_ =~ tr/\n/ /r)
         for "ratelimit zone=plain;\nratelimit zone=fixed;",
@@ -688,6 +819,28 @@ subtest 'warnings' => sub {
 };
 
 done_testing();
+
+
+# a rate with variables is the only one
+
+sub variable_rates {
+    my ($place, $text, $d) = @_;
+
+    my $message = 'invalid parameter "rate=%s" in "%s" directive: %s';
+
+    for my $case (
+        ['$arg_a', '$arg_b',    'stands beside a rate with variables'],
+        ['$arg_a', '$arg_a',    'stands beside a rate with variables'],
+        ['$arg_a', '5r/m',      'stands beside a rate with variables'],
+        ['5r/m', '$arg_a',      'with variables stands beside another rate'],
+        ['5r/m', '${arg_a}r/h', 'with variables stands beside another rate'],
+    ) {
+        my ($one, $two, $reason) = @$case;
+
+        bad($place, "$text rate=$one rate=$two;", "rate=$one rate=$two",
+            sprintf($message, $two, $d, $reason));
+    }
+}
 
 
 # what all directives with one value have in common

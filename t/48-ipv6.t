@@ -9,7 +9,11 @@ use warnings;
 
 use lib 't/lib';
 use Ratelimit;
+use IO::Socket::INET;
+use Socket qw(inet_pton AF_INET AF_INET6);
 use Test::Nginx::Socket 'no_plan';
+
+our $port = Ratelimit::free_port();
 
 # the addresses of the clients are those that a trusted proxy tells
 
@@ -19,6 +23,58 @@ our $realip = 'set_real_ip_from 127.0.0.0/8;
 sub from {
     return [map { "X-Forwarded-For: $_" } @_];
 }
+
+
+# before each request of "--- proxied", which go to $port, a balancer tells the
+# client's address in the PROXY protocol, of version 1 or 2; then "--- statuses"
+# are those of the answers
+
+add_response_body_check(sub {
+    my ($block) = @_;
+
+    return if !defined $block->proxied;
+
+    my @statuses = map { proxied(@$_) } @{ $block->proxied };
+
+    is("@statuses", "@{ $block->statuses }", $block->name . " - statuses");
+});
+
+
+sub proxied {
+    my ($version, $address) = @_;
+
+    my $socket = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$port",
+                                       Timeout => timeout())
+        or die "connect: $!";
+
+    print $socket $version == 1 ? proxy_1($address) : proxy_2($address),
+                  "GET /t HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+    my $answer = CORE::join '', <$socket>;
+
+    return $answer =~ /^HTTP\/1.1 (\d+)/ ? $1 : "none: $answer";
+}
+
+
+sub proxy_1 {
+    my ($address) = @_;
+
+    return $address =~ /:/ ? "PROXY TCP6 $address 2001:db8::1 1000 80\r\n"
+                           : "PROXY TCP4 $address 192.0.2.99 1000 80\r\n";
+}
+
+
+sub proxy_2 {
+    my ($address) = @_;
+
+    my $family = $address =~ /:/ ? AF_INET6 : AF_INET;
+    my $binary = inet_pton($family, $address);
+    my $addresses = $binary . $binary . pack 'nn', 1000, 80;
+
+    return "\r\n\r\n\0\r\nQUIT\n\x21" . ($address =~ /:/ ? "\x21" : "\x11")
+           . pack('n', length $addresses) . $addresses;
+}
+
 
 repeat_each(1);
 
@@ -172,3 +228,106 @@ __DATA__
 [200, 429]
 --- response_headers eval
 ["X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 0"]
+
+
+
+=== TEST 9: what a location knows of its proxies is known in time
+--- http_config
+    ratelimit_zone $ratelimit_client zone=location:1m rate=1r/d;
+    ratelimit_zone $ratelimit_client zone=nested:1m rate=1r/d;
+--- config
+    location /t {
+        set_real_ip_from 127.0.0.0/8;
+        real_ip_header X-Forwarded-For;
+        ratelimit zone=location;
+        try_files /index.html =404;
+    }
+
+    location /other {
+        ratelimit zone=location name=other;
+        try_files /index.html =404;
+    }
+
+    location /nested {
+        ratelimit zone=nested;
+        set_real_ip_from 127.0.0.0/8;
+        real_ip_header X-Client;
+
+        location /nested/t { try_files /index.html =404; }
+    }
+--- request eval
+[("GET /t") x 5, ("GET /other") x 2, ("GET /nested/t") x 3]
+--- more_headers eval
+[@{ ::from("2001:db8:1:2::1", "2001:db8:1:2::2", "2001:db8:1:3::1",
+           "192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2") },
+ "X-Client: 192.0.2.1", "X-Client: 192.0.2.2", "X-Client: 192.0.2.1"]
+--- error_code eval
+[200, 429, 200, 200, 429, 200, 429, 200, 200, 429]
+
+
+
+=== TEST 10: a PROXY protocol listener
+--- http_config eval
+"ratelimit_zone \$ratelimit_client zone=proxy:1m rate=2r/d;
+
+ server {
+     listen 127.0.0.1:$::port proxy_protocol;
+     set_real_ip_from 127.0.0.0/8;
+     real_ip_header proxy_protocol;
+     location /t { ratelimit zone=proxy; empty_gif; }
+ }"
+--- config
+--- request
+GET /
+--- proxied eval
+[[1, "2001:db8:1:2::1"], [1, "2001:db8:1:2::2"], [1, "2001:db8:1:2:ff::1"],
+ [2, "2001:db8:1:2::3"], [2, "2001:db8:1:3::3"], [1, "2001:db8:1:3::4"],
+ [2, "2001:db8:1:3::5"], [1, "192.0.2.1"], [2, "192.0.2.1"], [1, "192.0.2.2"],
+ [2, "192.0.2.1"], [2, "::ffff:192.0.2.1"]]
+--- statuses eval
+[200, 200, 429, 429, 200, 200, 429, 200, 200, 200, 429, 429]
+
+
+
+=== TEST 11: a balancer that is not trusted is the client
+--- http_config eval
+"ratelimit_zone \$ratelimit_client zone=untrusted:1m rate=2r/d;
+
+ server {
+     listen 127.0.0.1:$::port proxy_protocol;
+     set_real_ip_from 192.0.2.0/24;
+     real_ip_header proxy_protocol;
+     location /t { ratelimit zone=untrusted; empty_gif; }
+ }"
+--- config
+--- request
+GET /
+--- proxied eval
+[[1, "2001:db8:1:2::1"], [2, "2001:db8:1:3::1"], [1, "192.0.2.1"]]
+--- statuses eval
+[200, 200, 429]
+
+
+
+=== TEST 12: the PROXY protocol for one location, another prefix
+--- http_config eval
+"ratelimit_zone \$ratelimit_client zone=proxy48:1m rate=1r/d;
+
+ server {
+     listen 127.0.0.1:$::port proxy_protocol;
+
+     location /t {
+         set_real_ip_from 127.0.0.0/8;
+         real_ip_header proxy_protocol;
+         ratelimit_ipv6_prefix 48;
+         ratelimit zone=proxy48;
+         empty_gif;
+     }
+ }"
+--- config
+--- request
+GET /
+--- proxied eval
+[[1, "2001:db8:1:2::1"], [1, "2001:db8:1:3::1"], [2, "2001:db8:2:3::1"]]
+--- statuses eval
+[200, 429, 200]

@@ -30,6 +30,18 @@ sub answers {
 }
 
 
+# "--- lines" are what the access log says in the end
+
+add_response_body_check(sub {
+    my ($block, undef, $i) = @_;
+
+    return if !defined $block->lines || $i < $#{ $block->request };
+
+    ok(Ratelimit::said('access', $_), $block->name . " - $_")
+        for @{ $block->lines };
+});
+
+
 repeat_each(1);
 
 run_tests();
@@ -130,7 +142,8 @@ __DATA__
     add_header X-Status $ratelimit_status always;
 --- config
     location /hard { ratelimit zone=both; try_files /index.html =404; }
-    location /soft { ratelimit zone=both soft=100%; try_files /index.html =404; }
+    location /soft { ratelimit zone=both soft=100%;
+                     try_files /index.html =404; }
 --- request eval
 ["GET /hard?k=a", "GET /soft?k=a", "GET /hard?k=a", "GET /soft?k=a",
  "GET /hard?k=a", "GET /soft?k=a", "GET /soft?k=a"]
@@ -208,12 +221,18 @@ __DATA__
 === TEST 8: the access log has it, the error log only what is refused
 --- http_config
     ratelimit_zone $arg_k zone=log:1m rate=1r/366d;
+
+    log_format soft "$request_uri $status $ratelimit_status.";
+    access_log $TEST_NGINX_SERVER_ROOT/logs/access.log soft;
 --- config
     location /t { ratelimit zone=log soft=100%; try_files /index.html =404; }
 --- request eval
-[("GET /t?k=a") x 3]
+["GET /t?k=a&n=1", "GET /t?k=a&n=2", "GET /t?k=a&n=3"]
 --- error_code eval
 [200, 200, 429]
+--- lines eval
+[qr/k=a&n=1 200 PASSED\.$/, qr/k=a&n=2 200 SOFT\.$/,
+ qr/k=a&n=3 429 REJECTED\.$/]
 --- logged eval
 [undef, undef, qr/limiting requests, excess: \d+\.\d{3} by zone "log"/]
 

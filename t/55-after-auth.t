@@ -81,7 +81,8 @@ __DATA__
 --- response_headers eval
 [("!X-RateLimit-Limit\n!X-Status") x 3, "X-RateLimit-Remaining: 1",
  "!X-RateLimit-Limit\n!X-Status", "X-RateLimit-Remaining: 0",
- "!X-RateLimit-Limit\n!X-Status", "X-RateLimit-Remaining: 0\nX-Status: REJECTED",
+ "!X-RateLimit-Limit\n!X-Status",
+ "X-RateLimit-Remaining: 0\nX-Status: REJECTED",
  "!X-RateLimit-Limit\n!X-Status", "X-RateLimit-Remaining: 1"]
 
 

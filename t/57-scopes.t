@@ -198,7 +198,8 @@ __DATA__
 
     map $uri $price { /t/report 3; /t/page 1; default 0; }
 --- config
-    location /t { ratelimit zone=export cost=$price; try_files /index.html =404; }
+    location /t { ratelimit zone=export cost=$price;
+                  try_files /index.html =404; }
 --- request eval
 ["GET /t/report", "GET /t/free", "GET /t/report", "GET /t/page", "GET /t/page",
  "GET /t/page", "GET /t/free"]

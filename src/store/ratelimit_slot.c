@@ -72,8 +72,18 @@ ratelimit_slot_expires(const ratelimit_table_t *table,
     ratelimit_class_t  *class;
     ratelimit_state_t   words[2], *state;
 
-    state = ratelimit_slot_state(table, slot, words);
     class = &table->header->classes[ratelimit_slot_class(slot)];
+
+    /* the common case, as the algorithm would compute it */
+
+    if (table->nblocks == 0 && class->period
+        && table->shape.algorithm == RATELIMIT_SLIDING_WINDOW)
+    {
+        return ((slot->word >> (2 * RATELIMIT_SMALL_WINDOW_BITS)) + 2)
+               * class->period;
+    }
+
+    state = ratelimit_slot_state(table, slot, words);
 
     /* a window of fixed length says itself when it ends */
 
@@ -89,10 +99,11 @@ ratelimit_slot_expires(const ratelimit_table_t *table,
                ? UINT64_MAX : state[0] + table->header->horizon;
     }
 
-    memset(&rule, 0, sizeof(ratelimit_rule_t));
+    /* this is all that expires looks at */
 
     rule.limit = class->limit;
     rule.period = class->period;
+    rule.ceiling = RATELIMIT_MAX_LIMIT;
 
     return table->algorithm->expires(&table->shape, &rule, state);
 }
