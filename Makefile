@@ -64,7 +64,7 @@ all: $(MODULE)  ## build the module (NGINX_SRC=DIR, CC=clang, CFLAGS=...)
 
 $(MODULE): $(SOURCES) $(OUT)/objs/Makefile
 	@$(NGINX_MAKE) modules
-	@cp $(OUT)/objs/ngx_http_ratelimit_module.so $@
+	@cp $(OUT)/objs/ngx_http_ratelimit_module.so $@.new && mv $@.new $@
 	@echo "built $(@:$(CURDIR)/%=%)"
 
 
@@ -193,6 +193,24 @@ sanitized:
 	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(OUT)/reports/r \
 	    $(PROVE) $(SUITE)
 	@! grep -r . $(OUT)/reports
+
+
+FUZZ_TIME = 60
+FUZZERS = $(patsubst t/fuzz/%.c,%,$(wildcard t/fuzz/ratelimit_*.c))
+
+
+.PHONY: fuzz
+fuzz:  ## look for inputs that break the core (FUZZ_TIME=60)
+	@.ci/install test libclang-rt-14-dev
+	@set -e; for f in $(FUZZERS); do \
+	    mkdir -p $(OUT)/fuzz/found/$$f; \
+	    clang -std=gnu99 -O1 -g -Isrc -fno-sanitize-recover=all \
+	        -fsanitize=fuzzer,address,undefined -o $(OUT)/fuzz/$$f \
+	        t/fuzz/$$f.c src/core/*.c; \
+	    $(OUT)/fuzz/$$f -max_total_time=$(FUZZ_TIME) -max_len=2048 \
+	        -artifact_prefix=$(OUT)/fuzz/ -print_final_stats=1 \
+	        $(OUT)/fuzz/found/$$f t/fuzz/corpus/$$f; \
+	done
 
 
 .PHONY: clean

@@ -385,7 +385,9 @@ sub log_lines {
 
     my @lines = map { split /\n/, $_->[1] } blocks($text, 'text');
 
-    return grep { /^(?:"ratelimit" |ratelimit |rate "|limiting |delaying )/ } @lines;
+    return grep {
+        /^(?:"ratelimit" |ratelimit |rate "|limiting |delaying )/
+    } @lines;
 }
 
 

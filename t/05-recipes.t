@@ -18,6 +18,7 @@ use Gateway;
 
 use constant PAGE => 'docs/recipes.md';
 use constant PATIENCE => 10;    # seconds for a line to be in a log
+use constant HANG => 60;        # and for a command
 
 # of nginx and of the tests' own; and the line between head and body
 my $boilerplate = qr/^(?: (?: Server|Date|Content-Type|Content-Length|Connection
@@ -178,10 +179,10 @@ sub output {
 
     $command =~ s/:8080\b/:$gateway->{port}/g;
 
-    open my $pipe, '-|', 'bash', '-c',
+    open my $pipe, '-|', 'timeout', HANG, 'bash', '-c',
          'cd "$0" && exec 2>&1 < /dev/null; eval "$1"', $gateway->{dir},
          "$words\n$command"
-        or die "bash: $!";
+        or die "timeout: $!";
 
     my @lines = map { s/\r?\n\z//r } <$pipe>;
 

@@ -45,8 +45,15 @@ ratelimit_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
 
     algorithm = ratelimit_algorithms[item->shape->algorithm];
 
-    if (item->insist) {
+    if (item->insist && !item->verdict.allowed) {
         algorithm->punish(item->shape, item->rule, item->state, clock,
+                          item->cost);
+
+    } else if (item->insist) {
+
+        /* another limit refuses: this one counts as if it were admitted */
+
+        algorithm->charge(item->shape, item->rule, item->state, clock,
                           item->cost);
 
     } else if (item->verdict.rebase) {

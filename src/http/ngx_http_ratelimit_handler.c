@@ -192,13 +192,15 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 static ngx_int_t
 ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_uint_t  first;
+    ngx_uint_t                  first;
+    ngx_http_ratelimit_zone_t  *zone;
 
     first = ctx->n - ctx->query.n;
 
     if (ctx->rc != NGX_OK) {
-        return ngx_http_ratelimit_fail(ctx,
-                                       ctx->plans[first]->limit->use.zone->fail);
+        zone = ctx->plans[first]->limit->use.zone;
+
+        return ngx_http_ratelimit_fail(ctx, zone->fail);
     }
 
     if (ctx->query.allowed) {

@@ -24,6 +24,10 @@
 typedef int (*steady_open_pt)(const char *path, int flags, ...);
 
 
+static int steady_open(const char *name, const char *path, int flags,
+    mode_t mode);
+
+
 static uint64_t  steady_time = 100 * 1000000ULL;
 
 

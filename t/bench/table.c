@@ -60,6 +60,22 @@ typedef struct {
 } table_job_t;
 
 
+static uint64_t table_clock(void);
+static int table_touch_line(table_store_t *s, uint64_t hash);
+static int table_decide(table_store_t *s, uint64_t number, uint64_t now);
+static void table_open(unsigned i, uint64_t keys, table_load_e load);
+static void table_close(unsigned i);
+static void table_touch(void);
+static uint64_t table_waited(void);
+static void table_slice(unsigned number);
+static void table_work(unsigned number, int commands);
+static void table_start(int *pipes);
+static void table_stop(int *pipes);
+static double table_measure(int *pipes, unsigned processes);
+static int table_compare(const void *a, const void *b);
+static void table_run(const char *what, table_load_e load, uint64_t keys);
+
+
 static const struct {
     const char             *name;
     ratelimit_algorithm_e   algorithm;

@@ -21,6 +21,8 @@ static void table_two_limits(ratelimit_algorithm_e algorithm, uint32_t
     buckets);
 static void table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_insist_beside(ratelimit_algorithm_e algorithm,
+    uint32_t buckets);
 static void table_flood(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_recency(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_two_periods(ratelimit_algorithm_e algorithm,
@@ -174,6 +176,33 @@ table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets)
     tap_ok(admitted == 2 && fleet_hit(&f, 1),
            "%s buckets=%u: %d admitted while it knocks, one after a rest",
            ratelimit_algorithms[algorithm]->name, buckets, admitted);
+}
+
+
+/* where another limit refuses, a request that insists counts as one */
+
+static void
+table_insist_beside(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    fleet_t           f;
+    ratelimit_item_t  items[FLEET_LIMITS];
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 2;
+    f.insist = 1;
+    f.rules[0] = fleet_rule(10, 3600);
+    f.rules[1] = fleet_rule(1, 86400);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    (void) fleet_hit(&f, 1);
+    (void) fleet_hit(&f, 1);
+    (void) fleet_ask(&f, 1, 0, items);
+
+    tap_ok(items[0].verdict.remaining == 8,
+           "%s buckets=%u: one admitted, one refused elsewhere, %u left of 10",
+           ratelimit_algorithms[algorithm]->name, buckets,
+           (unsigned) items[0].verdict.remaining);
 }
 
 
@@ -399,6 +428,7 @@ main(void)
         table_flood(i, table_buckets[i]);
         table_expiry(i, table_buckets[i]);
         table_late_clock(i, table_buckets[i]);
+        table_insist_beside(i, table_buckets[i]);
     }
 
     table_counts(RATELIMIT_SLIDING_WINDOW, 1, 20);
