@@ -222,10 +222,9 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    if (((rmcf->stages & NGX_HTTP_RATELIMIT_BEFORE_AUTH)
-         && ngx_http_ratelimit_add_handler(cf, NGX_HTTP_PREACCESS_PHASE,
-                                           ngx_http_ratelimit_handler)
-            != NGX_OK)
+    if (ngx_http_ratelimit_add_handler(cf, NGX_HTTP_PREACCESS_PHASE,
+                                       ngx_http_ratelimit_handler)
+        != NGX_OK
         || ((rmcf->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
             && ngx_http_ratelimit_add_handler(cf, NGX_HTTP_PRECONTENT_PHASE,
                                        ngx_http_ratelimit_after_auth_handler)

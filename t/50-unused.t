@@ -139,7 +139,7 @@ elsewhere
 --- response_headers
 !X-RateLimit-Limit
 --- no_error_log eval
-["ratelimit: ", "[alert]", "[crit]", "[emerg]"]
+["rules, rc:", "[alert]", "[crit]", "[emerg]"]
 
 
 
@@ -156,3 +156,4 @@ used
 X-RateLimit-Limit: 1
 --- error_log
 ratelimit: 1 rules
+ratelimit: header filter

@@ -35,7 +35,7 @@ subtest "$_: soft" => sub { soft($_) } for sort keys %algorithm;
 subtest 'fixed_window: to the end of the window' => \&fixed_window;
 subtest 'refused by another limit' => \&another;
 subtest 'all that it costs' => \&cost;
-subtest 'a plan' => \&plan;
+subtest 'a plan' => \&plans;
 subtest 'a dry run' => \&dry_run;
 subtest 'a hundred at once' => \&parallel;
 
@@ -205,7 +205,7 @@ sub cost {
 }
 
 
-sub plan {
+sub plans {
     is(statuses(('/plan?k=a&r=2r/m') x 3), '200 200 429', 'two');
     is(knock('/plan?k=a&r=2r/m', 15, 15), join(' ', (429) x 15),
        'who knocks stays out');

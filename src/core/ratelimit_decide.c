@@ -49,6 +49,11 @@ ratelimit_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
         algorithm->punish(item->shape, item->rule, item->state, clock,
                           item->cost);
 
+        /* who was refused waits for this one, too */
+
+        algorithm->look(item->shape, item->rule, item->state, clock,
+                        item->cost, &item->verdict);
+
     } else if (item->insist) {
 
         /* another limit refuses: this one counts as if it were admitted */

@@ -175,6 +175,8 @@ typedef struct {
 typedef struct {
     ngx_http_request_t             *request;
     ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
+    ngx_http_ratelimit_loc_conf_t  *access;   /* where it was last seen before
+                                                 authentication */
     ngx_uint_t                      n;        /* items */
     ngx_uint_t                      charged;  /* so many of them */
     ngx_uint_t                      tightest; /* the one that speaks for all */

@@ -15,6 +15,7 @@ static ngx_int_t ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
 static ngx_int_t ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_unuse(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_fail_e fail);
 static ngx_int_t ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx);
@@ -35,16 +36,51 @@ static void ngx_http_ratelimit_resume(ngx_http_request_t *r);
 ngx_int_t
 ngx_http_ratelimit_handler(ngx_http_request_t *r)
 {
+    ngx_http_ratelimit_ctx_t       *ctx;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+
+    if (rlcf->set == NULL || r != r->main) {
+        return NGX_DECLINED;
+    }
+
+    if (rlcf->set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH) {
+        ctx = ngx_http_ratelimit_get_ctx(r);
+
+        if (ctx == NULL) {
+            ctx = ngx_http_ratelimit_create_ctx(r);
+            if (ctx == NULL) {
+                return NGX_HTTP_INTERNAL_SERVER_ERROR;
+            }
+
+            ngx_http_ratelimit_keep_ctx(ctx);
+        }
+
+        if (ctx->access == NULL) {
+            ctx->access = rlcf;
+        }
+    }
+
     return ngx_http_ratelimit_run(r, NGX_HTTP_RATELIMIT_BEFORE_AUTH);
 }
 
 
-/* limits by what it was found to be; the page of a refusal proves nothing */
+/*
+ * Limits by what it was found to be.  Between both there is only a refusal,
+ * and its page proves nothing.
+ */
 
 ngx_int_t
 ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
 {
-    if (r->err_status) {
+    ngx_http_ratelimit_ctx_t       *ctx;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    ctx = ngx_http_ratelimit_get_ctx(r);
+    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+
+    if (ctx == NULL || ctx->access != rlcf) {
         return NGX_DECLINED;
     }
 
@@ -209,12 +245,27 @@ ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
 
     ctx->tightest = first + ratelimit_tightest(ctx->query.items, ctx->query.n);
 
-    /* what was allowed before is not used */
+    ngx_http_ratelimit_unuse(ctx);
+
+    return ngx_http_ratelimit_refuse(ctx);
+}
+
+
+/* what was allowed before is not used, unless refused requests count, too */
+
+static void
+ngx_http_ratelimit_unuse(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < ctx->charged; i++) {
+        if (ctx->items[i].insist) {
+            ctx->items[i].cost = 0;
+        }
+    }
 
     ngx_http_ratelimit_refund(ctx, 0, ctx->charged);
     ctx->charged = 0;
-
-    return ngx_http_ratelimit_refuse(ctx);
 }
 
 
@@ -228,9 +279,7 @@ ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
     }
 
     ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_CLOSED);
-
-    ngx_http_ratelimit_refund(ctx, 0, ctx->charged);
-    ctx->charged = 0;
+    ngx_http_ratelimit_unuse(ctx);
 
     return NGX_HTTP_SERVICE_UNAVAILABLE;
 }

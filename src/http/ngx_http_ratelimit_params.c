@@ -10,6 +10,9 @@
 
 static ngx_http_ratelimit_param_t *ngx_http_ratelimit_find_param(
     ngx_http_ratelimit_param_t *params, ngx_str_t *text);
+static ngx_int_t ngx_http_ratelimit_parse_bounded(
+    ngx_http_ratelimit_param_t *param, u_char *text, size_t len,
+    uint64_t *number);
 
 
 char *
@@ -94,15 +97,11 @@ const char *
 ngx_http_ratelimit_param_number(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    uint64_t  *number = field;
+    ngx_str_t  *args;
 
-    ngx_str_t   *args;
-    const char  *reason;
-
-    reason = ratelimit_parse_number((char *) value->data, value->len,
-                                    param->high, number);
-
-    if (reason == NULL && *number >= param->low) {
+    if (ngx_http_ratelimit_parse_bounded(param, value->data, value->len, field)
+        == NGX_OK)
+    {
         return NULL;
     }
 
@@ -123,19 +122,16 @@ const char *
 ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    uint64_t  *percent = field;
-
-    ngx_str_t   *args;
-    const char  *reason;
+    ngx_str_t  *args;
 
     if (value->len == 0 || value->data[value->len - 1] != '%') {
         return "must be a percentage such as \"10%\"";
     }
 
-    reason = ratelimit_parse_number((char *) value->data, value->len - 1,
-                                    param->high, percent);
-
-    if (reason == NULL && *percent >= param->low) {
+    if (ngx_http_ratelimit_parse_bounded(param, value->data, value->len - 1,
+                                         field)
+        == NGX_OK)
+    {
         return NULL;
     }
 
@@ -147,6 +143,20 @@ ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
                        &param->name, value, &args[0], param->low, param->high);
 
     return NGX_CONF_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_parse_bounded(ngx_http_ratelimit_param_t *param,
+    u_char *text, size_t len, uint64_t *number)
+{
+    if (ratelimit_parse_number((char *) text, len, param->high, number) != NULL
+        || *number < param->low)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
 }
 
 

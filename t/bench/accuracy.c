@@ -1,10 +1,9 @@
 
 /*
- * How often an algorithm is wrong.  Clients of several habits send their
- * requests through each algorithm, and an exact log of what it admitted says
- * what would have been right: a request is to be admitted if fewer than N were
- * in the time W before it.  The traces are random, but the same for all, and
- * for everybody who has the seed.
+ * How often an algorithm is wrong.  Clients of several habits send the same
+ * requests through each algorithm and through an exact log, which is a list of
+ * times here and none of ours: what the log decides is right.  The traces are
+ * random, but the same for all, and for everybody who has the seed.
  *
  *     accuracy [SEED]      lines of: trace, algorithm, requests, wrongly
  *                          admitted, wrongly refused, most in any W
@@ -39,6 +38,8 @@ typedef enum {
     ACCURACY_SUBEDGE,
     ACCURACY_HABITS
 } accuracy_habit_e;
+
+#define ACCURACY_LIGHT    ACCURACY_HABITS
 
 
 typedef struct {
@@ -82,7 +83,9 @@ static void accuracy_init(accuracy_client_t *client, const accuracy_kind_t
     *kind);
 static uint64_t accuracy_inside(accuracy_client_t *client, uint64_t now);
 static int accuracy_decide(accuracy_client_t *client, uint64_t now);
-static void accuracy_judge(accuracy_client_t *client, uint64_t now,
+static void accuracy_note(accuracy_client_t *client, uint64_t now);
+static int accuracy_exact(accuracy_client_t *client, uint64_t now);
+static void accuracy_judge(accuracy_client_t *client, uint64_t now, int right,
     accuracy_count_t *count);
 static double accuracy_uniform(void);
 static uint64_t accuracy_pause(double number);
@@ -92,6 +95,7 @@ static uint64_t accuracy_attack(accuracy_source_t *s, uint64_t window);
 static uint64_t accuracy_next(accuracy_source_t *s);
 static double accuracy_load(accuracy_habit_e habit);
 static void accuracy_live(accuracy_habit_e habit);
+static void accuracy_add(accuracy_count_t *sum, const accuracy_count_t *count);
 static void accuracy_print(const char *trace, unsigned from, unsigned to);
 static void accuracy_picture(void);
 
@@ -114,7 +118,7 @@ static const accuracy_kind_t  accuracy_kinds[] = {
 
 
 static accuracy_client_t  accuracy_clients[ACCURACY_KINDS];
-static accuracy_count_t   accuracy_counts[ACCURACY_HABITS][ACCURACY_KINDS];
+static accuracy_count_t   accuracy_counts[ACCURACY_HABITS + 1][ACCURACY_KINDS];
 
 
 static void
@@ -156,8 +160,6 @@ accuracy_inside(accuracy_client_t *client, uint64_t now)
 static int
 accuracy_decide(accuracy_client_t *client, uint64_t now)
 {
-    const uint64_t  n = sizeof(client->admitted) / sizeof(uint64_t);
-
     ratelimit_item_t         item;
     ratelimit_clock_t        clock;
     static ratelimit_rule_t  rule = {
@@ -179,26 +181,49 @@ accuracy_decide(accuracy_client_t *client, uint64_t now)
         return 0;
     }
 
-    if (client->last - client->first == n) {
-        fprintf(stderr, "more than twice the limit was admitted\n");
-        exit(2);
-    }
-
-    client->admitted[client->last++ % n] = now;
+    accuracy_note(client, now);
 
     return 1;
 }
 
 
 static void
-accuracy_judge(accuracy_client_t *client, uint64_t now,
+accuracy_note(accuracy_client_t *client, uint64_t now)
+{
+    const uint64_t  n = sizeof(client->admitted) / sizeof(uint64_t);
+
+    if (client->last - client->first == n) {
+        fprintf(stderr, "more than twice the limit was admitted\n");
+        exit(2);
+    }
+
+    client->admitted[client->last++ % n] = now;
+}
+
+
+/* the exact log: fewer than N in (now - W, now] */
+
+static int
+accuracy_exact(accuracy_client_t *client, uint64_t now)
+{
+    if (accuracy_inside(client, now) >= ACCURACY_LIMIT) {
+        return 0;
+    }
+
+    accuracy_note(client, now);
+
+    return 1;
+}
+
+
+static void
+accuracy_judge(accuracy_client_t *client, uint64_t now, int right,
     accuracy_count_t *count)
 {
-    int       right, allowed;
+    int       allowed;
     uint64_t  inside;
 
     inside = accuracy_inside(client, now);
-    right = (inside < ACCURACY_LIMIT);
     allowed = accuracy_decide(client, now);
 
     count->requests++;
@@ -346,11 +371,16 @@ accuracy_load(accuracy_habit_e habit)
 static void
 accuracy_live(accuracy_habit_e habit)
 {
+    int                right;
     size_t             i;
     uint64_t           start, end;
+    accuracy_client_t  log;
+    accuracy_count_t   counts[ACCURACY_KINDS];
     accuracy_source_t  s;
 
     memset(&s, 0, sizeof(accuracy_source_t));
+    memset(&log, 0, sizeof(accuracy_client_t));
+    memset(counts, 0, sizeof(counts));
 
     for (i = 0; i < ACCURACY_KINDS; i++) {
         accuracy_init(&accuracy_clients[i], &accuracy_kinds[i]);
@@ -369,10 +399,32 @@ accuracy_live(accuracy_habit_e habit)
                                             : ACCURACY_DAY);
 
     for (s.now = accuracy_next(&s); s.now < end; s.now = accuracy_next(&s)) {
+        right = accuracy_exact(&log, s.now);
+
         for (i = 0; i < ACCURACY_KINDS; i++) {
-            accuracy_judge(&accuracy_clients[i], s.now,
-                           &accuracy_counts[habit][i]);
+            accuracy_judge(&accuracy_clients[i], s.now, right, &counts[i]);
         }
+    }
+
+    for (i = 0; i < ACCURACY_KINDS; i++) {
+        accuracy_add(&accuracy_counts[habit][i], &counts[i]);
+
+        if (habit < ACCURACY_GREEDY && s.load <= 0.1) {
+            accuracy_add(&accuracy_counts[ACCURACY_LIGHT][i], &counts[i]);
+        }
+    }
+}
+
+
+static void
+accuracy_add(accuracy_count_t *sum, const accuracy_count_t *count)
+{
+    sum->requests += count->requests;
+    sum->admitted += count->admitted;
+    sum->refused += count->refused;
+
+    if (count->most > sum->most) {
+        sum->most = count->most;
     }
 }
 
@@ -387,13 +439,7 @@ accuracy_print(const char *trace, unsigned from, unsigned to)
         memset(&sum, 0, sizeof(accuracy_count_t));
 
         for (h = from; h <= to; h++) {
-            sum.requests += accuracy_counts[h][i].requests;
-            sum.admitted += accuracy_counts[h][i].admitted;
-            sum.refused += accuracy_counts[h][i].refused;
-
-            if (accuracy_counts[h][i].most > sum.most) {
-                sum.most = accuracy_counts[h][i].most;
-            }
+            accuracy_add(&sum, &accuracy_counts[h][i]);
         }
 
         printf("%s\t%s\t%llu\t%llu\t%llu\t%llu\n", trace,
@@ -458,6 +504,7 @@ main(int argc, char **argv)
     }
 
     accuracy_print("mixed", ACCURACY_STEADY, ACCURACY_DIURNAL);
+    accuracy_print("light", ACCURACY_LIGHT, ACCURACY_LIGHT);
 
     return 0;
 }

@@ -1,0 +1,125 @@
+#!/usr/bin/perl
+
+# What is repeatable of t/bench must not get worse: the instructions of the
+# phase handler against limit_req's (callgrind), and wrong decisions on traces
+# of a known seed.
+
+use strict;
+use warnings;
+
+use Test::More;
+
+use constant TSV => 'build/bench/gates.tsv';
+
+# ours divided by limit_req's, at most.  Where a second number stands, that is
+# what is to be reached, and the first, today's rounded up, only sees to it
+# that nothing is lost meanwhile.
+
+my %HANDLER = (
+    'one limit, fixed_window' => [1.28, 0.9],
+    'one limit, token_bucket' => [1.44, 0.9],
+    'one limit, leaky_bucket' => [1.44, 0.9],
+    'one limit, sliding_window buckets=1' => [1.43, 0.9],
+    'one limit, sliding_window' => [1.46, 0.9],
+    'two rates of one zone, buckets=1' => [1.26, 0.6],
+    'two rates of one zone' => [1.29, 0.6],
+    'two zones, one key' => [1.46],
+    'a refusal, buckets=1' => [1.46, 0.9],
+    'a refusal' => [1.73, 0.9],
+    'new keys, zone full, buckets=1' => [1.37, 0.8],
+    'new keys, zone full' => [2.84, 0.8],
+    'new keys, room left, buckets=1' => [1.45],
+    'new keys, room left' => [1.53],
+    'three fields against three add_header' => [1],
+);
+
+# percent of decisions that are wrong, at most: trace, algorithm.  On the mixed
+# trace of the default 0.01 is to be reached, the rest is today's rounded up.
+
+my %WRONG = (
+    'mixed, sliding_window' => [0.30, 0.01],
+    'mixed, sliding_window buckets=1' => [1.30],
+    'mixed, sliding_window buckets=60' => [0.09],
+    'mixed, sliding_log' => [0],
+    'light, sliding_window' => [0.017],
+    'steady, sliding_window' => [0],
+    'edge, sliding_window' => [7.7],
+    'edge, sliding_log' => [0],
+    'greedy, sliding_log' => [0],
+);
+
+# the most that is admitted in any period, N = 100
+
+my %MOST = (
+    'edge, fixed_window' => 200,
+    'edge, sliding_window buckets=1' => 199,
+    'edge, sliding_window' => 199,
+    'sub-edge, sliding_window' => 199,
+    'edge, sliding_log' => 100,
+    'bursty, sliding_log' => 100,
+);
+
+BAIL_OUT('run me from the root of the repository') if !-f 'config';
+BAIL_OUT('valgrind is missing') if system('valgrind --version > /dev/null');
+
+subtest 'instructions of the handler' => \&instructions;
+subtest 'wrong decisions' => \&wrong;
+
+done_testing();
+
+
+sub instructions {
+    unlink TSV;
+    note(`t/bench/handler --quick --tsv @{[TSV]}`);
+
+    my %seen;
+
+    open my $in, '<', TSV or return fail('t/bench/handler measures');
+
+    while (<$in>) {
+        my ($name, $ours, $theirs, $ratio) = split /\t/;
+
+        $seen{$name} = 1;
+        at_most($name, $ratio, @{$HANDLER{$name} || [0]});
+    }
+
+    is_deeply([sort keys %seen], [sort keys %HANDLER], 'all were measured');
+}
+
+
+sub wrong {
+    my $built = system('t/bench/build', 'accuracy');
+
+    is($built, 0, 'builds');
+
+    my (%wrong, %most);
+
+    for (split /\n/, `build/bench/accuracy 20`) {
+        my ($trace, $name, $requests, $admitted, $refused, $most) = split /\t/;
+
+        next if !defined $most;
+
+        $wrong{"$trace, $name"} = 100 * ($admitted + $refused) / $requests;
+        $most{"$trace, $name"} = $most;
+    }
+
+    is($?, 0, 'runs');
+
+    for my $case (sort keys %WRONG) {
+        at_most("$case, % wrong", $wrong{$case}, @{$WRONG{$case}});
+    }
+
+    for my $case (sort keys %MOST) {
+        at_most("$case, most in any period", $most{$case}, $MOST{$case});
+    }
+}
+
+
+sub at_most {
+    my ($name, $value, $most, $goal) = @_;
+
+    return fail("$name: not measured") if !defined $value;
+
+    ok($value <= $most, sprintf '%s: %.4g of at most %s%s', $name, $value,
+       $most, defined $goal ? ", to be $goal" : '');
+}
