@@ -371,13 +371,14 @@ void ngx_http_ratelimit_header_filter_init(void);
 ngx_int_t ngx_http_ratelimit_add_variables(ngx_conf_t *cf);
 
 
-/* whether limits were asked, and answered */
+/* whether limits were asked, and at least one of them has answered */
 
 static ngx_inline ngx_uint_t
 ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
 {
-    return ctx->status >= NGX_HTTP_RATELIMIT_PASSED
-           && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED;
+    return (ctx->status >= NGX_HTTP_RATELIMIT_PASSED
+            && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED)
+           || (ctx->status == NGX_HTTP_RATELIMIT_FAILED_OPEN && ctx->charged);
 }
 
 

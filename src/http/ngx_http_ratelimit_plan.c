@@ -94,7 +94,7 @@ ngx_http_ratelimit_make_rule(ngx_http_ratelimit_limit_t *limit,
     /* the largest number that this rule will ever count */
 
     most = rule->capacity * (100 + ngx_max(limit->soft, limit->elastic)) / 100;
-    waiting = rule->wait / rule->period + 1;
+    waiting = (rule->wait + rule->period - 1) / rule->period;
 
     if (most > RATELIMIT_MAX_LIMIT
         || waiting > RATELIMIT_MAX_LIMIT / rule->limit
