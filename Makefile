@@ -50,6 +50,10 @@ PROVE = TEST_NGINX_BINARY=$(NGINX_BINARY) TEST_NGINX_LOAD_MODULES=$(MODULE) \
 SUITE = $(or $(shell grep -sl 'Test::Nginx::Socket' $(TESTS)), \
     $(error there is no test of nginx in "$(TESTS)"))
 
+# those with many workers and clients that need no library to be preloaded
+LOAD = $(shell grep -sl 'Gateway' $(TESTS) \
+    | xargs -r grep -LE 'Gateway\.pm|faketime|FakeClock|LD_PRELOAD')
+
 # nginx itself is not free of what the second one finds
 ASAN = -fsanitize=address
 UBSAN = -fsanitize=undefined -fno-sanitize-recover=undefined
@@ -191,7 +195,7 @@ sanitized:
 	@rm -rf $(OUT)/reports && mkdir -m 1777 $(OUT)/reports
 	@ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:log_path=$(OUT)/reports/r \
 	UBSAN_OPTIONS=print_stacktrace=1:log_path=$(OUT)/reports/r \
-	    $(PROVE) $(SUITE)
+	    $(PROVE) $(SUITE) $(LOAD)
 	@! grep -r . $(OUT)/reports
 
 
