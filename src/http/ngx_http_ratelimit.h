@@ -84,7 +84,6 @@ typedef struct {
     ngx_uint_t                      nrules;
     ngx_str_t                       policy;   /* "ip";q=50;w=60 */
     const char                     *reason;   /* why the text is no list */
-    time_t                          logged;   /* when that was said */
 } ngx_http_ratelimit_plan_t;
 
 

@@ -28,10 +28,6 @@ static void ngx_http_ratelimit_log_plan(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t *plan);
 
 
-/* when a bad value that is not remembered was last complained about */
-static time_t  ngx_http_ratelimit_logged;
-
-
 /* rules and, if the limit is elastic, their elastic twins are allocated */
 
 const char *
@@ -116,9 +112,7 @@ ngx_http_ratelimit_plan_t *
 ngx_http_ratelimit_get_plan(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, ngx_str_t *text)
 {
-    time_t                     *logged;
     uint32_t                    hash;
-    ngx_uint_t                  nplans;
     ngx_str_node_t             *node;
     ngx_http_ratelimit_plan_t  *plan;
 
@@ -128,22 +122,17 @@ ngx_http_ratelimit_get_plan(ngx_http_request_t *r,
 
     if (node != NULL) {
         plan = (ngx_http_ratelimit_plan_t *) node;
-        logged = &plan->logged;
 
     } else {
-        nplans = limit->nplans;
-
         plan = ngx_http_ratelimit_new_plan(r, limit, text, hash);
         if (plan == NULL) {
             return NULL;
         }
-
-        logged = (limit->nplans != nplans) ? &plan->logged
-                                           : &ngx_http_ratelimit_logged;
     }
 
-    if (plan->reason != NULL && *logged != ngx_time()) {
-        *logged = ngx_time();
+    if (plan->reason != NULL
+        && ngx_http_ratelimit_store_tell(limit->use.zone, hash))
+    {
         ngx_http_ratelimit_log_plan(r, limit, plan);
     }
 

@@ -331,6 +331,14 @@ ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
 }
 
 
+ngx_uint_t
+ngx_http_ratelimit_store_tell(ngx_http_ratelimit_zone_t *zone, uint32_t thing)
+{
+    return ratelimit_table_tell(zone->table, thing,
+                                (uint64_t) ngx_current_msec * 1000);
+}
+
+
 ngx_int_t
 ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle)
 {

@@ -124,6 +124,10 @@ ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
 void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
     ratelimit_rule_t *rule);
 
+/* whether some thing is to be told: once a second, by one worker of all */
+ngx_uint_t ngx_http_ratelimit_store_tell(ngx_http_ratelimit_zone_t *zone,
+    uint32_t thing);
+
 /* the hooks of the module that the store needs */
 ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);

@@ -29,6 +29,9 @@
 #define RATELIMIT_EPOCHS             32
 #define RATELIMIT_REFUSED            ((uint64_t) 1)
 
+/* places to remember what was told, and when */
+#define RATELIMIT_TOLD               512
+
 #define RATELIMIT_SMALL_COUNT_BITS   26
 #define RATELIMIT_SMALL_WINDOW_BITS  18
 #define RATELIMIT_SMALL_TICK         1000    /* us */
@@ -68,6 +71,8 @@ struct ratelimit_header_s {
     uint64_t                        told_at;
     uint32_t                        fresh;    /* blocks never used begin here */
     uint32_t                        hand;     /* of the clock over the blocks */
+
+    uint64_t                        things[RATELIMIT_TOLD];  /* hash, ms */
 };
 
 

@@ -371,6 +371,27 @@ ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now)
 }
 
 
+int
+ratelimit_table_tell(ratelimit_table_t *table, uint32_t thing, uint64_t now)
+{
+    uint32_t   ms;
+    uint64_t   last, *place;
+
+    ms = (uint32_t) (now / 1000);
+    place = &table->header->things[thing % RATELIMIT_TOLD];
+
+    last = __atomic_load_n(place, __ATOMIC_RELAXED);
+
+    if (last >> 32 == thing && ms - (uint32_t) last < 1000) {
+        return 0;
+    }
+
+    return __atomic_compare_exchange_n(place, &last,
+                                       ((uint64_t) thing << 32) | ms, 0,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+
 void
 ratelimit_table_note_eviction(ratelimit_place_t *place)
 {

@@ -128,6 +128,13 @@ uint64_t ratelimit_table_evicted(const ratelimit_table_t *table);
 /* the same since this was last told, once a second at most; otherwise 0 */
 uint64_t ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now);
 
+/*
+ * Whether some thing, known by its hash, was not told for a second; then it
+ * counts as told now.  Two that share a place may be told more often.
+ */
+int ratelimit_table_tell(ratelimit_table_t *table, uint32_t thing,
+    uint64_t now);
+
 
 /*
  * Succession (ratelimit_succession.c).  A table follows an older one that has
