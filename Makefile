@@ -217,6 +217,12 @@ fuzz:  ## look for inputs that break the core (FUZZ_TIME=60)
 	done
 
 
+.PHONY: bench
+bench: source  ## measure it beside its peers, and write docs/performance.md
+	@.ci/install test valgrind
+	@t/bench/run
+
+
 .PHONY: clean
 clean:  ## remove everything that was built
 	@rm -rf $(OUT) t/servroot*
