@@ -12,7 +12,7 @@
 #include "store/ratelimit_slot.h"
 
 
-/* finds out where the limits are counted, for now */
+/* finds out where the limits are counted */
 void ratelimit_party_place(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n);
 
