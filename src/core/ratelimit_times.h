@@ -60,13 +60,19 @@ static inline void
 ratelimit_times_unpack(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, ratelimit_times_t *log)
 {
+    uint64_t  length;
+
+    /* read once: it may be looked at while another process writes it */
+
+    length = __atomic_load_n(&state[1], __ATOMIC_RELAXED);
+
     log->times = (uint8_t *) &state[2];
-    log->tick = (state[1] >> 63) ? RATELIMIT_TIMES_COARSE : 1;
-    log->time = state[0];
-    log->base = (log->tick == 1) ? state[0] : state[0] / log->tick;
+    log->tick = (length >> 63) ? RATELIMIT_TIMES_COARSE : 1;
+    log->time = __atomic_load_n(&state[0], __ATOMIC_RELAXED);
+    log->base = (log->tick == 1) ? log->time : log->time / log->tick;
     log->ring = shape->ring;
-    log->head = (uint32_t) (state[1] >> 32) & 0x7fffffff;
-    log->n = (uint32_t) state[1];
+    log->head = (uint32_t) (length >> 32) & 0x7fffffff;
+    log->n = (uint32_t) length;
     log->rebase = 0;
 
     if (log->head >= log->ring || log->n > log->ring) {
