@@ -213,7 +213,10 @@ garbage_round(ratelimit_algorithm_e i)
 
         (void) algorithm->expires(&shape, &rule, state);
 
-        if (random_below(3)) {
+        if (random_below(3) == 0) {
+            algorithm->punish(&shape, &rule, state, &clock, cost);
+
+        } else if (random_below(3)) {
             algorithm->charge(&shape, &rule, state, &clock, cost);
 
         } else {
