@@ -15,8 +15,12 @@
 /* blocks looked at before the one of them that is worth least has to go */
 #define RATELIMIT_BLOCK_SAMPLE  8
 
-/* then others hold too many segments, and may wait for ours */
-#define RATELIMIT_BLOCK_ROUNDS  8
+/*
+ * Blocks that others hold are passed over, so that a sample may be small: an
+ * offender goes only if so many samples found nobody else.  If they found
+ * nobody at all, others hold too many segments, and may wait for ours.
+ */
+#define RATELIMIT_BLOCK_ROUNDS  32
 
 
 typedef struct {
@@ -85,6 +89,13 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
                      % table->nblocks + 1;
 
             if (tries == RATELIMIT_BLOCK_SAMPLE) {
+
+                if (victim.number && victim.worth > RATELIMIT_EPOCHS
+                    && rounds + 1 < RATELIMIT_BLOCK_ROUNDS)
+                {
+                    break;
+                }
+
                 number = victim.number;
                 wanted = NULL;
             }
