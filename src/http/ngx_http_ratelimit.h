@@ -129,6 +129,7 @@ typedef struct {
     ngx_uint_t                      nrules_before;  /* at most */
     ngx_uint_t                      nrules_after;
     ngx_uint_t                      stages;
+    ngx_uint_t                      remote;   /* stages with limits in Redis */
     ngx_str_t                       name;     /* of limits that count apart */
     ngx_http_core_srv_conf_t       *server;   /* the name is this server's */
 } ngx_http_ratelimit_set_t;
@@ -195,6 +196,7 @@ typedef struct {
     ngx_int_t                       rc;       /* of the store */
     ratelimit_item_t               *items;
     ratelimit_place_t              *places;
+    ngx_http_ratelimit_subject_t   *subjects;
     ngx_http_ratelimit_plan_t     **plans;    /* in the order of items */
     ngx_uint_t                      room;     /* for so many */
 } ngx_http_ratelimit_ctx_t;
@@ -276,6 +278,12 @@ char *ngx_http_ratelimit_set_enum(ngx_conf_t *cf, ngx_command_t *cmd,
 ngx_http_ratelimit_zone_t *ngx_http_ratelimit_find_zone(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
 ngx_int_t ngx_http_ratelimit_bind(ngx_conf_t *cf);
+
+
+/* ngx_http_ratelimit_rates.c */
+
+ngx_int_t ngx_http_ratelimit_bind_rates(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit);
 
 
 /* ngx_http_ratelimit_return.c */

@@ -11,24 +11,28 @@
 #define NGX_HTTP_RATELIMIT_MAX_WAIT  86400000    /* ms */
 
 
+typedef ngx_int_t (*ngx_http_ratelimit_bind_pt)(ngx_conf_t *cf,
+    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
+
+
 static ngx_int_t ngx_http_ratelimit_bind_set(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
+static ngx_int_t ngx_http_ratelimit_count_rules(ngx_conf_t *cf,
+    ngx_http_ratelimit_set_t *set);
+static ngx_int_t ngx_http_ratelimit_each(ngx_conf_t *cf,
+    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_bind_pt bind);
+static ngx_int_t ngx_http_ratelimit_compare_limits(const void *one,
+    const void *two);
 static ngx_int_t ngx_http_ratelimit_bind_limit(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_bind_zone(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit);
+    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static void ngx_http_ratelimit_bind_name(ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_check_name(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_bind_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
-static ngx_int_t ngx_http_ratelimit_bind_rates(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit);
-static ngx_int_t ngx_http_ratelimit_bind_plan(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit, ngx_array_t *rates);
-static ngx_int_t ngx_http_ratelimit_bind_variable(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_complex_value_t *rate);
 
 
 ngx_http_ratelimit_zone_t *
@@ -90,11 +94,6 @@ ngx_http_ratelimit_bind(ngx_conf_t *cf)
 static ngx_int_t
 ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 {
-    ngx_int_t                    rc;
-    ngx_uint_t                   i, n;
-    ngx_conf_file_t             *saved;
-    ngx_http_ratelimit_limit_t  *limits;
-
     if (set->server != NULL) {
         set->name = set->server->server_name;
 
@@ -103,20 +102,36 @@ ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         }
     }
 
+    if (ngx_http_ratelimit_each(cf, set, ngx_http_ratelimit_bind_zone)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_sort(set->limits.elts, set->limits.nelts,
+             sizeof(ngx_http_ratelimit_limit_t),
+             ngx_http_ratelimit_compare_limits);
+
+    if (ngx_http_ratelimit_each(cf, set, ngx_http_ratelimit_bind_limit)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_count_rules(cf, set);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
+{
+    ngx_uint_t                   i, n;
+    ngx_conf_file_t             *saved;
+    ngx_http_ratelimit_limit_t  *limits;
+
     limits = set->limits.elts;
-    saved = cf->conf_file;
 
     for (i = 0; i < set->limits.nelts; i++) {
-
-        /* what is wrong is reported where it is written */
-
-        cf->conf_file = &limits[i].origin;
-        rc = ngx_http_ratelimit_bind_limit(cf, set, &limits[i]);
-        cf->conf_file = saved;
-
-        if (rc != NGX_OK) {
-            return NGX_ERROR;
-        }
 
         n = limits[i].plan.nrules ? limits[i].plan.nrules
                                   : NGX_HTTP_RATELIMIT_MAX_RATES;
@@ -129,11 +144,16 @@ ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         }
 
         set->stages |= limits[i].stage;
+
+        if (limits[i].use.zone->redis != NULL) {
+            set->remote |= limits[i].stage;
+        }
     }
 
     n = set->nrules_before + set->nrules_after;
 
     if (n > RATELIMIT_MAX_ITEMS) {
+        saved = cf->conf_file;
         cf->conf_file = &limits[0].origin;
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "too many rates in \"ratelimit\" directives of one "
@@ -152,15 +172,62 @@ ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 }
 
 
+/* what is wrong is reported where it is written */
+
+static ngx_int_t
+ngx_http_ratelimit_each(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
+    ngx_http_ratelimit_bind_pt bind)
+{
+    ngx_int_t                    rc;
+    ngx_uint_t                   i;
+    ngx_conf_file_t             *saved;
+    ngx_http_ratelimit_limit_t  *limits;
+
+    limits = set->limits.elts;
+    saved = cf->conf_file;
+    rc = NGX_OK;
+
+    for (i = 0; i < set->limits.nelts && rc == NGX_OK; i++) {
+        cf->conf_file = &limits[i].origin;
+        rc = bind(cf, set, &limits[i]);
+    }
+
+    cf->conf_file = saved;
+
+    return rc;
+}
+
+
+/*
+ * Limits of one store follow one another, those in memory first, which are
+ * asked before others; then, of one store, those that fail alike.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_compare_limits(const void *one, const void *two)
+{
+    const ngx_http_ratelimit_limit_t  *a = one;
+    const ngx_http_ratelimit_limit_t  *b = two;
+
+    uintptr_t  left, right;
+
+    left = (uintptr_t) a->use.zone->redis;
+    right = (uintptr_t) b->use.zone->redis;
+
+    if (left != right) {
+        return left > right ? 1 : -1;
+    }
+
+    return left ? (ngx_int_t) a->use.zone->fail - (ngx_int_t) b->use.zone->fail
+                : 0;
+}
+
+
 static ngx_int_t
 ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit)
 {
     ngx_http_ratelimit_main_conf_t  *rmcf;
-
-    if (ngx_http_ratelimit_bind_zone(cf, limit) != NGX_OK) {
-        return NGX_ERROR;
-    }
 
     ngx_http_ratelimit_bind_name(set, limit);
 
@@ -200,7 +267,8 @@ ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 
 
 static ngx_int_t
-ngx_http_ratelimit_bind_zone(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
+ngx_http_ratelimit_bind_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
+    ngx_http_ratelimit_limit_t *limit)
 {
     ngx_http_ratelimit_zone_t       *zone;
     ngx_http_ratelimit_main_conf_t  *rmcf;
@@ -348,123 +416,4 @@ ngx_http_ratelimit_bind_delay(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
                        "directive: %s", &limit->delay, reason);
 
     return NGX_ERROR;
-}
-
-
-/* the limit's own rates, or those of its zone */
-
-static ngx_int_t
-ngx_http_ratelimit_bind_rates(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit)
-{
-    ngx_array_t                *rates;
-    ngx_http_ratelimit_zone_t  *zone;
-
-    zone = limit->use.zone;
-
-    if (limit->rates.variable != NULL) {
-        return ngx_http_ratelimit_bind_variable(cf, limit,
-                                                limit->rates.variable);
-    }
-
-    rates = limit->rates.list.nelts ? &limit->rates.list : &zone->rates;
-
-    if (rates->nelts == 0) {
-        return ngx_http_ratelimit_bind_variable(cf, limit, zone->rate);
-    }
-
-    return ngx_http_ratelimit_bind_plan(cf, limit, rates);
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_bind_plan(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit,
-    ngx_array_t *rates)
-{
-    const char                 *reason;
-    ngx_http_ratelimit_plan_t  *plan;
-
-    plan = &limit->plan;
-
-    plan->limit = limit;
-    plan->nrules = rates->nelts;
-    plan->rules = ngx_pcalloc(cf->pool,
-                              2 * rates->nelts * sizeof(ratelimit_rule_t));
-    if (plan->rules == NULL) {
-        return NGX_ERROR;
-    }
-
-    limit->use.rules = plan->rules;
-    limit->use.nrules = rates->nelts;
-
-    if (limit->elastic) {
-        plan->elastic = plan->rules + rates->nelts;
-        limit->use.nrules *= 2;
-    }
-
-    reason = ngx_http_ratelimit_make_rules(limit, rates->elts, plan);
-
-    if (reason != NULL) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "limit of zone \"%V\" in \"ratelimit\" directive "
-                           "is too large: %s", &limit->zone, reason);
-        return NGX_ERROR;
-    }
-
-    return ngx_http_ratelimit_make_policy(cf->pool, limit, plan);
-}
-
-
-/*
- * Nobody knows yet how much will be allowed, so counters are made for any
- * number.  A log can't be: the largest rate that is written down for its zone
- * says how long it may become.
- */
-
-static ngx_int_t
-ngx_http_ratelimit_bind_variable(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_complex_value_t *rate)
-{
-    ngx_uint_t                  i;
-    ratelimit_rate_t           *rates;
-    ratelimit_rule_t           *bound;
-    ngx_http_ratelimit_zone_t  *zone;
-
-    zone = limit->use.zone;
-
-    bound = ngx_pcalloc(cf->pool, sizeof(ratelimit_rule_t));
-    if (bound == NULL) {
-        return NGX_ERROR;
-    }
-
-    bound->limit = RATELIMIT_MAX_LIMIT;
-    bound->period = RATELIMIT_SECOND;
-    bound->ceiling = RATELIMIT_MAX_LIMIT;
-
-    if (zone->shape.algorithm == RATELIMIT_SLIDING_LOG) {
-        bound->ceiling = 0;
-        rates = zone->rates.elts;
-
-        for (i = 0; i < zone->rates.nelts; i++) {
-            bound->ceiling = ngx_max(bound->ceiling, rates[i].limit);
-        }
-
-        if (bound->ceiling == 0) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid parameter \"rate=%V\" in "
-                               "\"ratelimit\" directive: zone \"%V\" with "
-                               "algorithm \"sliding_log\" needs a rate "
-                               "without variables that none exceeds",
-                               &rate->value, &zone->name);
-            return NGX_ERROR;
-        }
-    }
-
-    limit->use.bound = bound;
-
-    ngx_http_ratelimit_expr_init(cf, &limit->rate, rate);
-    ngx_rbtree_init(&limit->plans, &limit->sentinel,
-                    ngx_str_rbtree_insert_value);
-
-    return NGX_OK;
 }

@@ -209,20 +209,9 @@ ngx_http_ratelimit_elastic_share(ngx_http_request_t *r,
     q.n = use->nrules;
     q.log = r->connection->log;
 
-    switch (use->zone->store->check(&q)) {
+    /* of a zone in Redis it is what this machine has admitted */
 
-    case NGX_OK:
-        break;
-
-    case NGX_AGAIN:
-
-        /* nobody waits for it */
-
-        use->zone->store->cancel(&q);
-
-        /* fall through */
-
-    default:
+    if (ngx_http_ratelimit_shm_store.check(&q) != NGX_OK) {
         return RATELIMIT_PRESSURE_UNKNOWN;
     }
 

@@ -181,15 +181,11 @@ ngx_http_ratelimit_begin(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
 static ngx_int_t
 ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_http_ratelimit_zone_t  *zone;
-
-    zone = ctx->plans[ctx->n - 1]->limit->use.zone;
-
     ctx->query.done = ngx_http_ratelimit_done;
-    ctx->rc = zone->store->check(&ctx->query);
+    ctx->rc = ngx_http_ratelimit_store_check(&ctx->query);
 
     ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->query.log, 0,
-                   "ratelimit: %ui rules, rc:%i allowed:%ui",
+                   "ratelimit: %ui rules, rc:%i allowed:%d",
                    ctx->query.n, ctx->rc, ctx->query.allowed);
 
     if (ctx->rc != NGX_AGAIN) {
@@ -232,6 +228,10 @@ ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
     ngx_http_ratelimit_zone_t  *zone;
 
     first = ctx->n - ctx->query.n;
+
+    if (ctx->rc == NGX_BUSY) {
+        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_CLOSED);
+    }
 
     if (ctx->rc != NGX_OK) {
         zone = ctx->plans[first]->limit->use.zone;
@@ -295,8 +295,14 @@ ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx)
     first = ctx->n - ctx->query.n;
     slowest = first;
 
-    ctx->charged = ctx->n;
     ctx->tightest = ratelimit_tightest(items, ctx->n);
+
+    if (items[ctx->tightest].verdict.remaining == NGX_HTTP_RATELIMIT_UNASKED) {
+        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_OPEN);
+    }
+
+    ctx->charged = ctx->n;
+    ctx->failed |= ctx->query.failed;
 
     ngx_http_ratelimit_set_status(ctx,
                                   ctx->failed ? NGX_HTTP_RATELIMIT_FAILED_OPEN

@@ -22,7 +22,8 @@ static ngx_int_t ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
 static ngx_int_t ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t **plan);
 static void ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_plan_t *plan, ratelimit_hash_t *hash, uint64_t cost);
+    ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, ratelimit_hash_t *hash,
+    uint64_t cost);
 static ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
@@ -60,12 +61,13 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
 }
 
 
-/* bytes for n items, their places and plans */
+/* bytes for n items, their places, subjects and plans */
 
 static size_t
 ngx_http_ratelimit_rows(ngx_uint_t n)
 {
     return n * (sizeof(ratelimit_item_t) + sizeof(ratelimit_place_t)
+                + sizeof(ngx_http_ratelimit_subject_t)
                 + sizeof(ngx_http_ratelimit_plan_t *));
 }
 
@@ -81,6 +83,9 @@ ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
     ctx->places = (ratelimit_place_t *) rows;
 
     rows += n * sizeof(ratelimit_place_t);
+    ctx->subjects = (ngx_http_ratelimit_subject_t *) rows;
+
+    rows += n * sizeof(ngx_http_ratelimit_subject_t);
     ctx->plans = (ngx_http_ratelimit_plan_t **) rows;
 }
 
@@ -90,10 +95,11 @@ ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
 static ngx_int_t
 ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
 {
-    u_char                      *rows;
-    ratelimit_item_t            *items;
-    ratelimit_place_t           *places;
-    ngx_http_ratelimit_plan_t  **plans;
+    u_char                         *rows;
+    ratelimit_item_t               *items;
+    ratelimit_place_t              *places;
+    ngx_http_ratelimit_plan_t     **plans;
+    ngx_http_ratelimit_subject_t   *subjects;
 
     n += ctx->n;
 
@@ -103,6 +109,7 @@ ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
 
     items = ctx->items;
     places = ctx->places;
+    subjects = ctx->subjects;
     plans = ctx->plans;
 
     rows = ngx_palloc(ctx->request->pool, ngx_http_ratelimit_rows(n));
@@ -114,6 +121,8 @@ ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
 
     ngx_memcpy(ctx->items, items, ctx->n * sizeof(ratelimit_item_t));
     ngx_memcpy(ctx->places, places, ctx->n * sizeof(ratelimit_place_t));
+    ngx_memcpy(ctx->subjects, subjects,
+               ctx->n * sizeof(ngx_http_ratelimit_subject_t));
     ngx_memcpy(ctx->plans, plans,
                ctx->n * sizeof(ngx_http_ratelimit_plan_t *));
 
@@ -179,7 +188,7 @@ ngx_http_ratelimit_cleanup(void *data)
     ngx_http_ratelimit_ctx_t  *ctx = data;
 
     if (ctx->waiting) {
-        ctx->plans[ctx->n - 1]->limit->use.zone->store->cancel(&ctx->query);
+        ngx_http_ratelimit_store_cancel(&ctx->query);
     }
 
     /* who leaves the queue gives the token back */
@@ -204,9 +213,10 @@ ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
     q = ctx->query;
     q.items = &ctx->items[first];
     q.places = &ctx->places[first];
+    q.subjects = &ctx->subjects[first];
     q.n = n;
 
-    ctx->plans[first]->limit->use.zone->store->refund(&q);
+    ngx_http_ratelimit_store_refund(&q);
 
     /* nothing is given back twice */
 
@@ -251,8 +261,12 @@ ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
 
     ctx->query.items = &ctx->items[first];
     ctx->query.places = &ctx->places[first];
+    ctx->query.subjects = &ctx->subjects[first];
     ctx->query.n = ctx->n - first;
+    ctx->query.remote = ((set->remote & stage) != 0);
+    ctx->query.failed = 0;
     ctx->query.log = ctx->request->connection->log;
+    ctx->query.pool = ctx->request->pool;
     ctx->query.data = ctx;
 
     return NGX_OK;
@@ -305,7 +319,7 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_add_items(ctx, plan, &hash, cost);
+    ngx_http_ratelimit_add_items(ctx, plan, &value, &hash, cost);
 
     return NGX_OK;
 }
@@ -346,13 +360,15 @@ ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
 
 static void
 ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_plan_t *plan, ratelimit_hash_t *hash, uint64_t cost)
+    ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, ratelimit_hash_t *hash,
+    uint64_t cost)
 {
-    ngx_uint_t                   i;
-    ratelimit_item_t            *item;
-    ratelimit_rule_t            *rule;
-    ratelimit_place_t           *place;
-    ngx_http_ratelimit_limit_t  *limit;
+    ngx_uint_t                     i;
+    ratelimit_item_t              *item;
+    ratelimit_rule_t              *rule;
+    ratelimit_place_t             *place;
+    ngx_http_ratelimit_limit_t    *limit;
+    ngx_http_ratelimit_subject_t  *subject;
 
     limit = plan->limit;
     rule = plan->rules;
@@ -363,6 +379,7 @@ ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
 
     item = &ctx->items[ctx->n];
     place = &ctx->places[ctx->n];
+    subject = &ctx->subjects[ctx->n];
 
     for (i = 0; i < plan->nrules; i++) {
         item->rule = rule++;
@@ -374,6 +391,12 @@ ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
         place->table = limit->use.zone->table;
         place->hash = *hash;
         place++;
+
+        subject->use = &limit->use;
+        subject->key = *key;
+        subject->backend = limit->use.zone->redis ? NGX_HTTP_RATELIMIT_REDIS
+                                                  : NGX_HTTP_RATELIMIT_SHM;
+        subject++;
 
         ctx->plans[ctx->n++] = plan;
     }

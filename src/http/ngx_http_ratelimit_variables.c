@@ -90,6 +90,15 @@ static ngx_str_t  ngx_http_ratelimit_statuses[] = {
 };
 
 
+/* by ngx_http_ratelimit_backend_e */
+
+static ngx_str_t  ngx_http_ratelimit_backends[] = {
+    ngx_string("shm"),
+    ngx_string("redis"),
+    ngx_string("local")
+};
+
+
 static ngx_int_t
 ngx_http_ratelimit_status_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
@@ -135,7 +144,7 @@ static ngx_int_t
 ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
-    const ngx_str_t           *name;
+    ngx_str_t                 *name;
     ngx_http_ratelimit_ctx_t  *ctx;
 
     ctx = ngx_http_ratelimit_decided_ctx(r);
@@ -144,7 +153,7 @@ ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->plans[ctx->tightest]->limit->use.zone->store->name;
+    name = &ngx_http_ratelimit_backends[ctx->subjects[ctx->tightest].backend];
     ngx_http_ratelimit_set_value(v, name->data, name->len);
 
     return NGX_OK;

@@ -17,6 +17,7 @@
 static ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock);
 static void ngx_http_ratelimit_shm_tell_evictions(
     ngx_http_ratelimit_query_t *q, ratelimit_place_t *place);
@@ -31,10 +32,10 @@ static void ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
-    ngx_string("shm"),
     ngx_http_ratelimit_shm_check,
     ngx_http_ratelimit_shm_cancel,
-    ngx_http_ratelimit_shm_refund
+    ngx_http_ratelimit_shm_refund,
+    ngx_http_ratelimit_shm_settle
 };
 
 
@@ -88,6 +89,13 @@ ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
 
     ratelimit_table_refund(q->items, q->places, q->n, &clock,
                            ngx_http_ratelimit_self);
+}
+
+
+static void
+ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q)
+{
+    /* void: it is asked before all others, see ngx_http_ratelimit_bind.c */
 }
 
 

@@ -18,8 +18,10 @@
 #include "store/ratelimit_table.h"
 
 
-typedef struct ngx_http_ratelimit_zone_s   ngx_http_ratelimit_zone_t;
-typedef struct ngx_http_ratelimit_query_s  ngx_http_ratelimit_query_t;
+typedef struct ngx_http_ratelimit_zone_s      ngx_http_ratelimit_zone_t;
+typedef struct ngx_http_ratelimit_redis_s     ngx_http_ratelimit_redis_t;
+typedef struct ngx_http_ratelimit_query_s     ngx_http_ratelimit_query_t;
+typedef struct ngx_http_ratelimit_decision_s  ngx_http_ratelimit_decision_t;
 
 
 typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
@@ -44,17 +46,57 @@ typedef struct {
 } ngx_http_ratelimit_use_t;
 
 
-/* all limits of one decision; places are in the order of items */
+/* what remains of a limit that let pass because it could not be asked */
+#define NGX_HTTP_RATELIMIT_UNASKED  UINT64_MAX
+
+
+/* where a limit was decided */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_SHM = 0,
+    NGX_HTTP_RATELIMIT_REDIS,
+    NGX_HTTP_RATELIMIT_LOCAL              /* in shared memory, for Redis */
+} ngx_http_ratelimit_backend_e;
+
+
+/* whom a limit of a decision is about */
+
+typedef struct {
+    ngx_http_ratelimit_use_t       *use;
+    ngx_str_t                       key;      /* lives as long as the request */
+    ngx_http_ratelimit_backend_e    backend;
+    uint64_t                        stamp;    /* of the twin in shared memory
+                                                 that a charge in Redis has */
+} ngx_http_ratelimit_subject_t;
+
+
+/* all limits of one decision; places and subjects are in the order of items */
 
 struct ngx_http_ratelimit_query_s {
     ratelimit_item_t               *items;
     ratelimit_place_t              *places;
+    ngx_http_ratelimit_subject_t   *subjects;
     ngx_uint_t                      n;
-    ngx_uint_t                      allowed;  /* the answer */
+    unsigned                        remote:1;  /* some are not of this machine:
+                                                  limits of one store follow
+                                                  one another, shm's first */
+    unsigned                        cacheable:1; /* a refusal holds as long as
+                                                    it says */
+
+    /* the answer */
+    unsigned                        allowed:1;
+    unsigned                        failed:1;  /* some could not be asked, and
+                                                  let pass */
+
     ngx_log_t                      *log;
+    ngx_pool_t                     *pool;
 
     ngx_http_ratelimit_done_pt      done;
     void                           *data;
+
+    /* the store's own */
+    ngx_http_ratelimit_decision_t  *decision;
+    void                           *pending;
 };
 
 
@@ -64,13 +106,14 @@ struct ngx_http_ratelimit_query_s {
  *         NGX_ERROR  the store is unusable
  * cancel  done will not be called any more
  * refund  gives back what an allowed query was charged
+ * settle  the request was refused elsewhere: counts it where limits insist
  */
 
 typedef struct {
-    ngx_str_t                       name;
     ngx_int_t  (*check)(ngx_http_ratelimit_query_t *q);
     void       (*cancel)(ngx_http_ratelimit_query_t *q);
     void       (*refund)(ngx_http_ratelimit_query_t *q);
+    void       (*settle)(ngx_http_ratelimit_query_t *q);
 } ngx_http_ratelimit_store_t;
 
 
@@ -92,6 +135,7 @@ struct ngx_http_ratelimit_zone_s {
     ratelimit_shape_t               shape;
 
     const ngx_http_ratelimit_store_t  *store;
+    ngx_http_ratelimit_redis_t     *redis;     /* NULL: counted in memory */
 
     /* the store's own */
     ngx_array_t                     uses;      /* ngx_http_ratelimit_use_t * */
@@ -119,6 +163,15 @@ ngx_int_t ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
 ngx_int_t ngx_http_ratelimit_store_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
 ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
+
+/*
+ * All limits of a query as one decision, whatever stores they are in: check
+ * returns as a store's does, and NGX_BUSY if a limit that can't be asked
+ * fails closed.  Refund gives back what has a cost.
+ */
+ngx_int_t ngx_http_ratelimit_store_check(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_store_refund(ngx_http_ratelimit_query_t *q);
 
 /* a rule that was made while requests run */
 void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
