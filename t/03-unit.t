@@ -17,7 +17,7 @@ use Test::More;
 my $out = 'build/unit';
 my $cc = $ENV{CC} || 'gcc';
 
-my @common = qw(-std=gnu99 -g -Wall -Wextra -Werror -Isrc);
+my @common = (qw(-std=gnu99 -g -Wall -Wextra -Werror -Isrc), "-I$out");
 
 my %flags = (
     san => [@common, '-O1', '-fsanitize=address,undefined',
@@ -40,6 +40,10 @@ $ENV{ASAN_OPTIONS} = 'detect_leaks=1:abort_on_error=0';
 $ENV{UBSAN_OPTIONS} = 'print_stacktrace=1';
 
 my %objects;
+
+make_path("$out/store");
+system("src/store/lua/embed > $out/store/ratelimit_lua.h") == 0
+    or BAIL_OUT('the scripts cannot be embedded');
 
 for my $program (@programs) {
     subtest name($program) => sub { check($program) };

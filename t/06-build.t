@@ -206,7 +206,7 @@ sub copy_tree {
     make_path($copy);
     remove_tree("$copy/src");
 
-    my ($rc, $text) = command('cp -a .ci config Makefile src '
+    my ($rc, $text) = command('cp -a .ci config* Makefile src '
                               . "ngx_http_ratelimit_module.c $copy/");
 
     is($rc, 0, 'copied') or diag($text);

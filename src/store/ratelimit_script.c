@@ -1,0 +1,220 @@
+
+/*
+ * What is said to Redis and what it answers, as bytes.
+ *
+ * An argument, little endian:
+ *
+ *   1 byte each   algorithm, buckets, width, insist
+ *   4 bytes       ring
+ *   8 bytes each  cost, limit, period, capacity, ceiling, free, wait, stamp
+ *
+ * A verdict, 8 bytes each: flags, remaining, reset_after, retry_after, delay,
+ * excess, stamp.  The numbers of Lua are exact below 2^53: what is beyond is
+ * said to be the largest one.
+ */
+
+
+#include <string.h>
+
+#include "core/ratelimit.h"
+#include "core/ratelimit_math.h"
+#include "store/ratelimit_lua.h"
+#include "store/ratelimit_script.h"
+
+
+#define RATELIMIT_SCRIPT_MAX      (((uint64_t) 1 << 53) - 1)
+
+#define RATELIMIT_SCRIPT_ALLOWED  1
+#define RATELIMIT_SCRIPT_SOFT     2
+#define RATELIMIT_SCRIPT_REBASE   4
+#define RATELIMIT_SCRIPT_FLAGS    7
+
+#define RATELIMIT_SCRIPT_WINDOWS  (1 << RATELIMIT_FIXED_WINDOW                \
+                                   | 1 << RATELIMIT_SLIDING_WINDOW            \
+                                   | 1 << RATELIMIT_SLIDING_LOG)
+#define RATELIMIT_SCRIPT_BUCKETS  (1 << RATELIMIT_TOKEN_BUCKET                \
+                                   | 1 << RATELIMIT_LEAKY_BUCKET)
+#define RATELIMIT_SCRIPT_DIVIDE   (1 << RATELIMIT_SLIDING_WINDOW              \
+                                   | RATELIMIT_SCRIPT_BUCKETS)
+
+
+typedef struct {
+    unsigned                        algorithms;  /* 0 for all */
+    const char                     *text;
+    size_t                          len;
+} ratelimit_script_piece_t;
+
+
+static unsigned char *ratelimit_script_put(unsigned char *p, uint64_t number,
+    unsigned bytes);
+static uint64_t ratelimit_script_get(const unsigned char *p);
+static int ratelimit_script_sound(const ratelimit_verdict_t *verdict,
+    uint64_t flags);
+
+
+#define ratelimit_script_piece(algorithms, text)                              \
+    { algorithms, text, sizeof(text) - 1 }
+
+
+/* a piece may use those above it */
+
+static const ratelimit_script_piece_t  ratelimit_script_pieces[] = {
+    ratelimit_script_piece(0, ratelimit_lua_prelude),
+    ratelimit_script_piece(0, ratelimit_lua_clock),
+    ratelimit_script_piece(0, ratelimit_lua_write),
+    ratelimit_script_piece(RATELIMIT_SCRIPT_DIVIDE, ratelimit_lua_math),
+    ratelimit_script_piece(RATELIMIT_SCRIPT_WINDOWS, ratelimit_lua_window),
+    ratelimit_script_piece(RATELIMIT_SCRIPT_BUCKETS, ratelimit_lua_bucket),
+    ratelimit_script_piece(1 << RATELIMIT_FIXED_WINDOW,
+                           ratelimit_lua_fixed_window),
+    ratelimit_script_piece(1 << RATELIMIT_SLIDING_WINDOW,
+                           ratelimit_lua_sliding_window),
+    ratelimit_script_piece(1 << RATELIMIT_SLIDING_LOG,
+                           ratelimit_lua_sliding_log),
+    ratelimit_script_piece(1 << RATELIMIT_TOKEN_BUCKET,
+                           ratelimit_lua_token_bucket),
+    ratelimit_script_piece(1 << RATELIMIT_LEAKY_BUCKET,
+                           ratelimit_lua_leaky_bucket),
+    ratelimit_script_piece(0, ratelimit_lua_decide)
+};
+
+
+size_t
+ratelimit_script_text(unsigned algorithms, char *text)
+{
+    size_t                           i, n, len;
+    const ratelimit_script_piece_t  *piece;
+
+    n = sizeof(ratelimit_script_pieces) / sizeof(ratelimit_script_piece_t);
+    len = 0;
+
+    for (i = 0; i < n; i++) {
+        piece = &ratelimit_script_pieces[i];
+
+        if (piece->algorithms && !(piece->algorithms & algorithms)) {
+            continue;
+        }
+
+        if (text != NULL) {
+            memcpy(text + len, piece->text, piece->len);
+        }
+
+        len += piece->len;
+    }
+
+    return len;
+}
+
+
+void
+ratelimit_script_argument(const ratelimit_item_t *item,
+    unsigned char *argument)
+{
+    unsigned char            *p;
+    const ratelimit_rule_t   *rule;
+    const ratelimit_shape_t  *shape;
+
+    p = argument;
+    rule = item->rule;
+    shape = item->shape;
+
+    p = ratelimit_script_put(p, shape->algorithm, 1);
+    p = ratelimit_script_put(p, shape->buckets, 1);
+    p = ratelimit_script_put(p, shape->width, 1);
+    p = ratelimit_script_put(p, item->insist, 1);
+    p = ratelimit_script_put(p, shape->ring, 4);
+    p = ratelimit_script_put(p, item->cost, 8);
+    p = ratelimit_script_put(p, rule->limit, 8);
+    p = ratelimit_script_put(p, rule->period, 8);
+    p = ratelimit_script_put(p, rule->capacity, 8);
+    p = ratelimit_script_put(p, rule->ceiling, 8);
+    p = ratelimit_script_put(p, rule->free, 8);
+    p = ratelimit_script_put(p, rule->wait, 8);
+
+    (void) ratelimit_script_put(p, item->verdict.stamp, 8);
+}
+
+
+static unsigned char *
+ratelimit_script_put(unsigned char *p, uint64_t number, unsigned bytes)
+{
+    number = ratelimit_min(number, RATELIMIT_SCRIPT_MAX);
+
+    while (bytes) {
+        *p++ = (unsigned char) number;
+        number >>= 8;
+        bytes--;
+    }
+
+    return p;
+}
+
+
+static uint64_t
+ratelimit_script_get(const unsigned char *p)
+{
+    int       i;
+    uint64_t  number;
+
+    number = 0;
+
+    for (i = 7; i >= 0; i--) {
+        number = number << 8 | p[i];
+    }
+
+    return number;
+}
+
+
+int
+ratelimit_script_verdict(ratelimit_item_t *item, const unsigned char *reply)
+{
+    uint64_t              flags;
+    ratelimit_verdict_t  *verdict;
+
+    verdict = &item->verdict;
+    flags = ratelimit_script_get(reply);
+
+    verdict->limit = item->rule->limit;
+
+    if (1 << item->shape->algorithm & RATELIMIT_SCRIPT_BUCKETS) {
+        verdict->limit = item->rule->capacity;
+    }
+
+    verdict->remaining = ratelimit_script_get(reply + 8);
+    verdict->reset_after = ratelimit_script_get(reply + 16);
+    verdict->retry_after = ratelimit_script_get(reply + 24);
+    verdict->delay = ratelimit_script_get(reply + 32);
+    verdict->excess = ratelimit_script_get(reply + 40);
+    verdict->stamp = ratelimit_script_get(reply + 48);
+
+    verdict->allowed = ((flags & RATELIMIT_SCRIPT_ALLOWED) != 0);
+    verdict->soft = ((flags & RATELIMIT_SCRIPT_SOFT) != 0);
+    verdict->rebase = ((flags & RATELIMIT_SCRIPT_REBASE) != 0);
+
+    return ratelimit_script_sound(verdict, flags);
+}
+
+
+/* who is refused is told when to come again, and nothing else */
+
+static int
+ratelimit_script_sound(const ratelimit_verdict_t *verdict, uint64_t flags)
+{
+    if (flags > RATELIMIT_SCRIPT_FLAGS
+        || verdict->remaining > verdict->limit
+        || verdict->reset_after > RATELIMIT_SCRIPT_MAX
+        || verdict->retry_after > RATELIMIT_SCRIPT_MAX
+        || verdict->delay > RATELIMIT_SCRIPT_MAX
+        || verdict->excess > RATELIMIT_SCRIPT_MAX
+        || verdict->stamp > RATELIMIT_SCRIPT_MAX)
+    {
+        return 0;
+    }
+
+    if (!verdict->allowed) {
+        return verdict->retry_after && !verdict->delay && !verdict->soft;
+    }
+
+    return !verdict->retry_after && !(verdict->soft && verdict->remaining);
+}
