@@ -33,6 +33,13 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       0,
       NULL },
 
+    { ngx_string("ratelimit_redis"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_2MORE,
+      ngx_http_ratelimit_set_redis,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("ratelimit_elastic"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_1MORE,
       ngx_http_ratelimit_set_elastic,
@@ -142,6 +149,9 @@ ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf)
            != NGX_OK
         || ngx_array_init(&rmcf->mentions, cf->pool, 4,
                           sizeof(ngx_http_ratelimit_mention_t))
+           != NGX_OK
+        || ngx_array_init(&rmcf->redis, cf->pool, 1,
+                          sizeof(ngx_http_ratelimit_redis_t *))
            != NGX_OK)
     {
         return NULL;

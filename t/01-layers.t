@@ -26,6 +26,9 @@ my @layers = (
                                                qr{^"store/ratelimit_}],
     [qr{^src/store/ngx_http_ratelimit_}     => $system, $nginx, qr{^"core/},
                                                qr{^"store/}],
+    [qr{^src/http/\w+_redis_url\.[ch]$}      => $nginx, qr{^"http/},
+                                  qr{^"store/ngx_http_ratelimit_redis\.h"$},
+                                  qr{^"store/ratelimit_url\.h"$}],
     [qr{^src/http/}                         => $nginx, qr{^"core/}, qr{^"http/},
                                   qr{^"store/ngx_http_ratelimit_store\.h"$}],
     [qr{^ngx_http_ratelimit_module\.c$}     => $nginx, qr{^"http/},
@@ -35,6 +38,8 @@ my @layers = (
 # of headers that belong to one file
 my %only_in = (
     '<pthread.h>' => 'src/store/ratelimit_lock.c',
+    '<hiredis/async.h>' => 'src/store/ngx_http_ratelimit_redis_conn.c',
+    '<hiredis/hiredis.h>' => 'src/store/ngx_http_ratelimit_redis_conn.c',
 );
 
 
@@ -51,7 +56,10 @@ subtest 'the checks can fail' => sub {
         ['src/store/ratelimit_table.c', '<pthread.h>'],
         ['src/store/ngx_http_ratelimit_x.c', '"http/ngx_http_ratelimit.h"'],
         ['src/http/ngx_http_ratelimit_x.c', '"store/ratelimit_table.h"'],
+        ['src/http/ngx_http_ratelimit_x.c',
+         '"store/ngx_http_ratelimit_redis.h"'],
         ['src/http/ngx_http_ratelimit_x.c', '<hiredis/hiredis.h>'],
+        ['src/store/ngx_http_ratelimit_redis.c', '<hiredis/async.h>'],
         ['ngx_http_ratelimit_module.c', '"store/ratelimit_table.h"'],
         ['src/other/ratelimit_x.c', '<stdint.h>'],
     );
@@ -61,6 +69,7 @@ subtest 'the checks can fail' => sub {
         ['src/core/ratelimit_x.c', '"core/ratelimit.h"'],
         ['src/store/ratelimit_lock.c', '<pthread.h>'],
         ['src/store/ngx_http_ratelimit_x.c', '<ngx_core.h>'],
+        ['src/store/ngx_http_ratelimit_redis_conn.c', '<hiredis/async.h>'],
         ['src/http/ngx_http_ratelimit_x.c', $store],
         ['ngx_http_ratelimit_module.c', $store],
     );

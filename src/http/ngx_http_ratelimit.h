@@ -148,6 +148,7 @@ typedef struct {
     ngx_array_t                     zones;    /* ngx_http_ratelimit_zone_t * */
     ngx_array_t                     sets;     /* ngx_http_ratelimit_set_t * */
     ngx_array_t                     mentions; /* ngx_http_ratelimit_mention_t */
+    ngx_array_t                     redis;    /* ngx_http_ratelimit_redis_t * */
     ngx_uint_t                      stages;   /* of all sets */
     ngx_uint_t                      outcomes; /* somebody counts by them */
     ngx_http_ratelimit_elastic_t   *elastic;
@@ -229,6 +230,8 @@ struct ngx_http_ratelimit_param_s {
 
 char *ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
     ngx_http_ratelimit_param_t *params, void *conf);
+ngx_http_ratelimit_param_t *ngx_http_ratelimit_find_param(
+    ngx_http_ratelimit_param_t *params, ngx_str_t *text);
 const char *ngx_http_ratelimit_param_number(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 const char *ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
@@ -284,6 +287,25 @@ ngx_int_t ngx_http_ratelimit_bind(ngx_conf_t *cf);
 
 ngx_int_t ngx_http_ratelimit_bind_rates(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
+
+
+/* ngx_http_ratelimit_redis_directive.c */
+
+char *ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_int_t ngx_http_ratelimit_bind_redis(ngx_conf_t *cf);
+
+/* returns NULL, or the reason why no Redis can have this name */
+const char *ngx_http_ratelimit_redis_name(ngx_str_t *name);
+
+
+/* ngx_http_ratelimit_redis_url.c */
+
+/* whether a text is a URL, right or wrong */
+ngx_uint_t ngx_http_ratelimit_is_url(ngx_str_t *text);
+
+/* what may be shown of a text that may be a URL */
+ngx_str_t ngx_http_ratelimit_masked(ngx_conf_t *cf, ngx_str_t *text);
 
 
 /* ngx_http_ratelimit_return.c */

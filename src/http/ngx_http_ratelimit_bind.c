@@ -65,7 +65,9 @@ ngx_http_ratelimit_bind(ngx_conf_t *cf)
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    if (ngx_http_ratelimit_check_mentions(cf) != NGX_OK) {
+    if (ngx_http_ratelimit_check_mentions(cf) != NGX_OK
+        || ngx_http_ratelimit_bind_redis(cf) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

@@ -8,8 +8,6 @@
 #include "http/ngx_http_ratelimit.h"
 
 
-static ngx_http_ratelimit_param_t *ngx_http_ratelimit_find_param(
-    ngx_http_ratelimit_param_t *params, ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_parse_bounded(
     ngx_http_ratelimit_param_t *param, u_char *text, size_t len,
     uint64_t *number);
@@ -20,7 +18,7 @@ ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
     ngx_http_ratelimit_param_t *params, void *conf)
 {
     uint64_t                     seen;
-    ngx_str_t                   *args, value;
+    ngx_str_t                   *args, value, shown;
     ngx_uint_t                   i;
     const char                  *reason;
     ngx_http_ratelimit_param_t  *param;
@@ -32,10 +30,15 @@ ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
 
         param = ngx_http_ratelimit_find_param(params, &args[i]);
 
+        /* where a URL does not belong, it may have a password, too */
+
+        shown = ngx_http_ratelimit_is_url(&args[i])
+                    ? ngx_http_ratelimit_masked(cf, &args[i]) : args[i];
+
         if (param == NULL) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                                "invalid parameter \"%V\" in \"%V\" directive",
-                               &args[i], &args[0]);
+                               &shown, &args[0]);
             return NGX_CONF_ERROR;
         }
 
@@ -57,7 +60,7 @@ ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
         if (reason != NULL) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                             "invalid parameter \"%V\" in \"%V\" directive: %s",
-                            &args[i], &args[0], reason);
+                            &shown, &args[0], reason);
             return NGX_CONF_ERROR;
         }
 
@@ -68,7 +71,7 @@ ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
 }
 
 
-static ngx_http_ratelimit_param_t *
+ngx_http_ratelimit_param_t *
 ngx_http_ratelimit_find_param(ngx_http_ratelimit_param_t *params,
     ngx_str_t *text)
 {

@@ -18,6 +18,8 @@ typedef struct {
     uint64_t                        buckets;  /* 0: not given */
     uint64_t                        capacity; /* 0: not given */
     ngx_http_ratelimit_fail_e       fail;
+    ngx_str_t                       redis;
+    ngx_str_t                       sync;
 } ngx_http_ratelimit_zone_params_t;
 
 
@@ -26,6 +28,10 @@ static const char *ngx_http_ratelimit_zone_size(ngx_conf_t *cf,
 static const char *ngx_http_ratelimit_zone_algorithm(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_zone_fail(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_zone_redis(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_zone_sync(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_params_t *params);
@@ -64,6 +70,16 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
       offsetof(ngx_http_ratelimit_zone_params_t, fail),
       0, 0, 0 },
 
+    { ngx_string("redis="),
+      ngx_http_ratelimit_zone_redis,
+      offsetof(ngx_http_ratelimit_zone_params_t, redis),
+      0, 0, 0 },
+
+    { ngx_string("sync="),
+      ngx_http_ratelimit_zone_sync,
+      offsetof(ngx_http_ratelimit_zone_params_t, sync),
+      0, 0, 0 },
+
       ngx_http_ratelimit_null_param
 };
 
@@ -99,6 +115,7 @@ ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     zone->rates = params.rates.list;
     zone->rate = params.rates.variable;
     zone->fail = params.fail;
+    zone->redis_name = params.redis;
     zone->capacity = params.capacity;
     zone->shape.algorithm = params.algorithm;
 
@@ -224,6 +241,40 @@ ngx_http_ratelimit_zone_fail(ngx_conf_t *cf, ngx_http_ratelimit_param_t *param,
 }
 
 
+static const char *
+ngx_http_ratelimit_zone_redis(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_str_t  *name = field;
+
+    *name = *value;
+
+    return ngx_http_ratelimit_redis_name(name);
+}
+
+
+/* how often counters are exchanged with Redis: "off" is at every decision */
+
+static const char *
+ngx_http_ratelimit_zone_sync(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_str_t  *sync = field;
+
+    *sync = *value;
+
+    if (ngx_strcmp(value->data, "off") == 0) {
+        return NULL;
+    }
+
+    if (ngx_parse_time(value, 0) == NGX_ERROR) {
+        return "must be \"off\" or a time";
+    }
+
+    return "a time is not supported yet";
+}
+
+
 static ngx_int_t
 ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_params_t *params)
@@ -243,6 +294,13 @@ ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
     if (params->name.len == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"%V\" must have \"zone\" parameter", &args[0]);
+        return NGX_ERROR;
+    }
+
+    if (params->sync.len && params->redis.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "parameter \"sync=%V\" in \"%V\" directive needs "
+                           "\"redis=\"", &params->sync, &args[0]);
         return NGX_ERROR;
     }
 

@@ -132,6 +132,7 @@ struct ngx_http_ratelimit_zone_s {
     ngx_http_complex_value_t       *rate;      /* gives such a list, or NULL */
     uint64_t                        capacity;  /* token_bucket; 0: N */
     ngx_http_ratelimit_fail_e       fail;
+    ngx_str_t                       redis_name;  /* as configured, or empty */
     ratelimit_shape_t               shape;
 
     const ngx_http_ratelimit_store_t  *store;

@@ -1,0 +1,70 @@
+
+/*
+ * Whether a store that failed may be asked: all processes of a machine share
+ * what they know of it.  After some failures in a row nobody asks any more,
+ * except one of them at a time: the probe.
+ *
+ * All is in one word that is changed at once, so that whoever dies at any
+ * instruction leaves nothing half done.  Times are milliseconds of any clock
+ * that the processes share.
+ */
+
+
+#ifndef _RATELIMIT_BREAKER_H_INCLUDED_
+#define _RATELIMIT_BREAKER_H_INCLUDED_
+
+
+#include <stdint.h>
+
+
+/* so many failures in a row open it */
+#define RATELIMIT_BREAKER_FAILURES     5
+
+/* the first pause before a probe, and the longest; a quarter more or less */
+#define RATELIMIT_BREAKER_FIRST_PAUSE  100
+#define RATELIMIT_BREAKER_LAST_PAUSE   4000
+
+
+typedef enum {
+    RATELIMIT_BREAKER_GO = 0,   /* closed */
+    RATELIMIT_BREAKER_PROBE,    /* open, the caller alone may ask */
+    RATELIMIT_BREAKER_STOP      /* open */
+} ratelimit_breaker_e;
+
+
+/* of zeros: closed */
+
+typedef struct {
+    uint64_t                        word;     /* until:48, pauses:8,
+                                                 failures:8 */
+} ratelimit_breaker_t;
+
+
+/*
+ * A probe is the only one for lease milliseconds, not 0, the longest time that
+ * it may take: the next one follows if it has not been heard of then.
+ */
+ratelimit_breaker_e ratelimit_breaker_ask(ratelimit_breaker_t *breaker,
+    uint64_t now, uint64_t lease);
+
+/* the store has answered; returns 1 if this closed the breaker */
+int ratelimit_breaker_success(ratelimit_breaker_t *breaker);
+
+/*
+ * The store has failed one who asked, after he was told to go or to probe.
+ * Returns 1 if this opened the breaker.  A probe that fails makes the pause
+ * longer; others that fail while it is open were asked before, and tell
+ * nothing new.
+ */
+int ratelimit_breaker_failure(ratelimit_breaker_t *breaker,
+    ratelimit_breaker_e told, uint64_t now, uint32_t random);
+
+
+static inline int
+ratelimit_breaker_is_open(ratelimit_breaker_t *breaker)
+{
+    return (__atomic_load_n(&breaker->word, __ATOMIC_RELAXED) & 0xff00) != 0;
+}
+
+
+#endif /* _RATELIMIT_BREAKER_H_INCLUDED_ */
