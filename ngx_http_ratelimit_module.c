@@ -15,6 +15,7 @@ static ngx_int_t ngx_http_ratelimit_init(ngx_conf_t *cf);
 static ngx_int_t ngx_http_ratelimit_add_handler(ngx_conf_t *cf,
     ngx_http_phases phase, ngx_http_handler_pt handler);
 static ngx_int_t ngx_http_ratelimit_init_process(ngx_cycle_t *cycle);
+static void ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle);
 
 
 static ngx_command_t  ngx_http_ratelimit_commands[] = {
@@ -125,7 +126,7 @@ ngx_module_t  ngx_http_ratelimit_module = {
     ngx_http_ratelimit_init_process,       /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
-    NULL,                                  /* exit process */
+    ngx_http_ratelimit_exit_process,       /* exit process */
     NULL,                                  /* exit master */
     NGX_MODULE_V1_PADDING
 };
@@ -295,5 +296,22 @@ ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
         return NGX_ERROR;
     }
 
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+
+    if (ngx_http_ratelimit_redis_init_process(cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+#endif
+
     return ngx_http_ratelimit_elastic_init_process(cycle);
+}
+
+
+static void
+ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle)
+{
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+    ngx_http_ratelimit_redis_exit_process(cycle);
+#endif
 }

@@ -264,6 +264,8 @@ ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         return NGX_ERROR;
     }
 
+    limit->use.lasting = (limit->outcomes == NULL);
+
     return ngx_http_ratelimit_store_use(cf, &limit->use);
 }
 

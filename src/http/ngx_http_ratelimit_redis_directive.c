@@ -370,8 +370,26 @@ ngx_http_ratelimit_bind_redis(ngx_conf_t *cf)
     ngx_conf_file_t                  *saved, origin;
     ngx_http_ratelimit_zone_t       **zones;
     ngx_http_ratelimit_main_conf_t   *rmcf;
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+    ngx_http_ratelimit_redis_t      **redis;
+#endif
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+
+    redis = rmcf->redis.elts;
+
+    for (i = 0; i < rmcf->redis.nelts; i++) {
+        if (ngx_http_ratelimit_redis_declare(cf, redis[i],
+                                             &ngx_http_ratelimit_module)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+#endif
 
     zones = rmcf->zones.elts;
     saved = cf->conf_file;
@@ -409,7 +427,10 @@ ngx_http_ratelimit_bind_zone_redis(ngx_conf_t *cf,
     zone->redis = ngx_http_ratelimit_find_redis(rmcf, &zone->redis_name);
 
     if (zone->redis != NULL) {
-        return NGX_OK;
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+        return ngx_http_ratelimit_redis_bind(cf, zone,
+                                             &ngx_http_ratelimit_module);
+#endif
     }
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,

@@ -18,13 +18,13 @@ static ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock);
+static ngx_int_t ngx_http_ratelimit_shm_use(ngx_conf_t *cf,
+    ngx_http_ratelimit_use_t *use);
 static void ngx_http_ratelimit_shm_tell_evictions(
     ngx_http_ratelimit_query_t *q, ratelimit_place_t *place);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
-static void ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone);
 static ngx_int_t ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret,
     ngx_log_t *log);
 static void ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone);
@@ -35,13 +35,12 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     ngx_http_ratelimit_shm_check,
     ngx_http_ratelimit_shm_cancel,
     ngx_http_ratelimit_shm_refund,
-    ngx_http_ratelimit_shm_settle
+    ngx_http_ratelimit_shm_settle,
+    ngx_http_ratelimit_shm_use
 };
 
 
-/* what the worker is called in locks */
-
-static uint32_t  ngx_http_ratelimit_self;
+uint32_t  ngx_http_ratelimit_self;
 
 
 static ngx_int_t
@@ -99,7 +98,14 @@ ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q)
 }
 
 
-static void
+static ngx_int_t
+ngx_http_ratelimit_shm_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
+{
+    return NGX_OK;
+}
+
+
+void
 ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
 {
     ngx_time_t  *tp;
@@ -237,7 +243,7 @@ ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone, void *data)
 }
 
 
-static void
+void
 ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone)
 {
     u_char           *p;

@@ -11,7 +11,17 @@
 #include "store/ngx_http_ratelimit_store.h"
 
 
-/* ngx_http_ratelimit_shm.c: what nginx calls to set memory up */
+/* ngx_http_ratelimit_shm.c */
+
+/* what the worker is called in locks, 0 if it must not take any */
+extern uint32_t  ngx_http_ratelimit_self;
+
+void ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock);
+
+/* makes new memory ready for a table: zeros, and none for nginx to give away */
+void ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone);
+
+/* what nginx calls to set memory up */
 
 ngx_int_t ngx_http_ratelimit_shm_init_lifelines(ngx_shm_zone_t *shm_zone,
     void *data);

@@ -42,7 +42,10 @@ typedef struct {
     ratelimit_rule_t               *bound;    /* rules that come later keep
                                                  within it; NULL: none come */
     ngx_uint_t                      together; /* rules asked in one query */
+    ngx_uint_t                      lasting;  /* a refusal holds as long as it
+                                                 says: nobody gives back */
     ratelimit_hash_t                secret;   /* for hashing keys */
+    ngx_str_t                       suffix;   /* of the names of counters */
 } ngx_http_ratelimit_use_t;
 
 
@@ -77,16 +80,14 @@ struct ngx_http_ratelimit_query_s {
     ratelimit_place_t              *places;
     ngx_http_ratelimit_subject_t   *subjects;
     ngx_uint_t                      n;
-    unsigned                        remote:1;  /* some are not of this machine:
-                                                  limits of one store follow
-                                                  one another, shm's first */
-    unsigned                        cacheable:1; /* a refusal holds as long as
-                                                    it says */
+    unsigned                        remote:1; /* some are not of this machine:
+                                                 limits of one store follow one
+                                                 another, shm's first */
 
     /* the answer */
     unsigned                        allowed:1;
-    unsigned                        failed:1;  /* some could not be asked, and
-                                                  let pass */
+    unsigned                        failed:1; /* some could not be asked, and
+                                                 let pass */
 
     ngx_log_t                      *log;
     ngx_pool_t                     *pool;
@@ -107,6 +108,7 @@ struct ngx_http_ratelimit_query_s {
  * cancel  done will not be called any more
  * refund  gives back what an allowed query was charged
  * settle  the request was refused elsewhere: counts it where limits insist
+ * use     a use was added, while the configuration is read
  */
 
 typedef struct {
@@ -114,6 +116,7 @@ typedef struct {
     void       (*cancel)(ngx_http_ratelimit_query_t *q);
     void       (*refund)(ngx_http_ratelimit_query_t *q);
     void       (*settle)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t  (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
 } ngx_http_ratelimit_store_t;
 
 
@@ -143,6 +146,8 @@ struct ngx_http_ratelimit_zone_s {
     ngx_shm_zone_t                 *shm_zone;
     ngx_shm_zone_t                 *lifelines;
     ratelimit_table_t              *table;
+    ngx_shm_zone_t                 *denied_shm_zone;
+    ratelimit_table_t              *denied;    /* of Redis: who is refused */
     ngx_http_ratelimit_zone_t      *former;    /* before the reload */
     ngx_pool_t                     *pool;
     ngx_str_t                       file;      /* where it was declared */
@@ -185,6 +190,11 @@ ngx_uint_t ngx_http_ratelimit_store_tell(ngx_http_ratelimit_zone_t *zone,
 /* the hooks of the module that the store needs */
 ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
+
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+ngx_int_t ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle);
+void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
+#endif
 
 
 #endif /* _NGX_HTTP_RATELIMIT_STORE_H_INCLUDED_ */

@@ -70,7 +70,7 @@ ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 
     *slot = use;
 
-    return NGX_OK;
+    return use->zone->store->use(cf, use);
 }
 
 

@@ -1,0 +1,324 @@
+
+/*
+ * Who is known to be refused by Redis, and until when: an attack is refused
+ * from shared memory, and costs Redis next to nothing.
+ *
+ * What is remembered is a refusal of one limit to one key at one cost, as
+ * Redis gave it.  It stands in a table of fixed windows: the window ends when
+ * the limit has room again.  Its count is what else is to be told: one more
+ * than the seconds from then on until the limit is whole, and above these
+ * bits what is left for a smaller cost.
+ */
+
+
+#include "store/ngx_http_ratelimit_redis.h"
+
+
+#define NGX_HTTP_RATELIMIT_DENIED_SHIFT  26
+#define NGX_HTTP_RATELIMIT_DENIED_MASK                                        \
+    ((1ULL << NGX_HTTP_RATELIMIT_DENIED_SHIFT) - 1)
+#define NGX_HTTP_RATELIMIT_DENIED_LEFT   (1ULL << 26)
+
+
+/* whom a refusal is about, to be hashed */
+
+typedef struct {
+    ratelimit_hash_t                key;
+    uint64_t                        limit;
+    uint64_t                        period;
+    uint64_t                        capacity;
+    uint64_t                        ceiling;
+    uint64_t                        wait;
+    uint64_t                        cost;
+} ngx_http_ratelimit_denied_t;
+
+
+static ngx_int_t ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone,
+    void *data);
+static ngx_uint_t ngx_http_ratelimit_denied_item(ratelimit_item_t *item,
+    ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
+    ratelimit_clock_t *clock);
+static void ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
+    ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
+    ratelimit_clock_t *clock);
+static void ngx_http_ratelimit_denied_prepare(ratelimit_item_t *known,
+    ratelimit_rule_t *rule, uint64_t count);
+static void ngx_http_ratelimit_denied_place(ratelimit_place_t *place,
+    ratelimit_item_t *item, ratelimit_place_t *from,
+    ngx_http_ratelimit_subject_t *subject);
+
+
+ngx_int_t
+ngx_http_ratelimit_denied_declare(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, void *tag)
+{
+    u_char     *p;
+    size_t      size;
+    ngx_str_t   name;
+
+    name.len = sizeof("ratelimit:denied:") - 1 + zone->name.len;
+    name.data = ngx_pnalloc(cf->pool, name.len);
+    if (name.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_cpymem(name.data, "ratelimit:denied:",
+                   sizeof("ratelimit:denied:") - 1);
+    ngx_memcpy(p, zone->name.data, zone->name.len);
+
+    size = ngx_max(zone->shm_zone->shm.size / 8, 32 * ngx_pagesize);
+
+    zone->denied_shm_zone = ngx_shared_memory_add(cf, &name, size, tag);
+    if (zone->denied_shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    zone->denied_shm_zone->init = ngx_http_ratelimit_denied_init;
+    zone->denied_shm_zone->data = zone;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ratelimit_item_t            item;
+    ratelimit_rule_t            rule;
+    ratelimit_hash_t            secret;
+    ratelimit_shape_t           shape;
+    ngx_http_ratelimit_zone_t  *zone;
+
+    zone = shm_zone->data;
+
+    if (data == NULL && !shm_zone->shm.exists) {
+        ngx_http_ratelimit_shm_clear(shm_zone);
+    }
+
+    zone->denied = ngx_palloc(zone->pool, sizeof(ratelimit_table_t));
+    if (zone->denied == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memzero(&shape, sizeof(ratelimit_shape_t));
+    shape.algorithm = RATELIMIT_FIXED_WINDOW;
+
+    ngx_http_ratelimit_denied_prepare(&item, &rule,
+                                      NGX_HTTP_RATELIMIT_DENIED_LEFT
+                                      << NGX_HTTP_RATELIMIT_DENIED_SHIFT);
+    ratelimit_table_fit(&shape, &rule);
+
+    /* keys come here hashed already, by a secret of the zone */
+
+    ngx_memzero(&secret, sizeof(ratelimit_hash_t));
+
+    if (ratelimit_table_open(zone->denied, shm_zone->shm.addr + ngx_pagesize,
+                             shm_zone->shm.size - ngx_pagesize, &shape,
+                             &secret, zone->lifelines->data)
+        == NULL)
+    {
+        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
+                      "ratelimit zone \"%V\" has no room for who is refused",
+                      &zone->name);
+        return NGX_ERROR;
+    }
+
+    zone->denied->data = zone;
+
+    return NGX_OK;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_denied(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t         i, denied;
+    ratelimit_clock_t  clock;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return 0;
+    }
+
+    denied = 0;
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    for (i = 0; i < q->n; i++) {
+
+        /* a refused request is to be counted */
+
+        if (q->items[i].insist) {
+            return 0;
+        }
+    }
+
+    for (i = 0; i < q->n; i++) {
+        denied += ngx_http_ratelimit_denied_item(&q->items[i], &q->places[i],
+                                                 &q->subjects[i], &clock);
+    }
+
+    return denied;
+}
+
+
+/* looks, and counts nothing */
+
+static ngx_uint_t
+ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
+    ngx_http_ratelimit_subject_t *subject, ratelimit_clock_t *clock)
+{
+    uint64_t              more;
+    ratelimit_item_t      known;
+    ratelimit_rule_t      rule;
+    ratelimit_place_t     place;
+    ratelimit_verdict_t  *verdict;
+
+    verdict = &item->verdict;
+
+    ngx_memzero(verdict, sizeof(ratelimit_verdict_t));
+
+    verdict->limit = item->rule->capacity;
+    verdict->remaining = NGX_HTTP_RATELIMIT_UNASKED;
+    verdict->allowed = 1;
+
+    if (!subject->use->lasting || item->cost == 0) {
+        return 0;
+    }
+
+    ngx_http_ratelimit_denied_prepare(&known, &rule, 1);
+    ngx_http_ratelimit_denied_place(&place, item, from, subject);
+
+    known.cost = 0;
+
+    (void) ratelimit_table_check(&known, &place, 1, clock,
+                                 ngx_http_ratelimit_self);
+
+    if (known.verdict.remaining) {
+        return 0;
+    }
+
+    more = known.verdict.excess / 1000;
+
+    verdict->allowed = 0;
+    verdict->remaining = more >> NGX_HTTP_RATELIMIT_DENIED_SHIFT;
+    verdict->retry_after = known.verdict.reset_after;
+    verdict->reset_after = known.verdict.reset_after
+                           + (more & NGX_HTTP_RATELIMIT_DENIED_MASK)
+                             * RATELIMIT_SECOND;
+    verdict->excess = (item->cost - verdict->remaining) * 1000;
+
+    return 1;
+}
+
+
+void
+ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t         i;
+    ratelimit_clock_t  clock;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    for (i = 0; i < q->n; i++) {
+
+        if (!q->items[i].verdict.allowed && !q->items[i].insist
+            && q->subjects[i].use->lasting)
+        {
+            ngx_http_ratelimit_denied_remember_item(&q->items[i],
+                                                    &q->places[i],
+                                                    &q->subjects[i], &clock);
+        }
+    }
+}
+
+
+/*
+ * The window is made to end at the right time by the clock that it is aligned
+ * to.  It is not longer than Redis said: the time is cut to milliseconds, as a
+ * table needs it, and began when Redis decided.
+ */
+
+static void
+ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
+    ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
+    ratelimit_clock_t *clock)
+{
+    uint64_t              count, retry;
+    ratelimit_item_t      known;
+    ratelimit_rule_t      rule;
+    ratelimit_clock_t     aligned;
+    ratelimit_place_t     place;
+    ratelimit_verdict_t  *verdict;
+
+    verdict = &item->verdict;
+
+    retry = verdict->retry_after / 1000 * 1000;
+
+    if (retry == 0 || retry > RATELIMIT_MAX_PERIOD
+        || verdict->remaining >= NGX_HTTP_RATELIMIT_DENIED_LEFT)
+    {
+        return;
+    }
+
+    count = (verdict->reset_after - verdict->retry_after + RATELIMIT_SECOND - 1)
+            / RATELIMIT_SECOND;
+    count = ngx_min(count, NGX_HTTP_RATELIMIT_DENIED_MASK)
+            + (verdict->remaining << NGX_HTTP_RATELIMIT_DENIED_SHIFT) + 1;
+
+    /* it is counted only if nobody else has remembered it meanwhile */
+
+    ngx_http_ratelimit_denied_prepare(&known, &rule, count);
+    ngx_http_ratelimit_denied_place(&place, item, from, subject);
+
+    aligned.now = clock->now;
+    aligned.wall = rule.period - retry;
+
+    (void) ratelimit_table_check(&known, &place, 1, &aligned,
+                                 ngx_http_ratelimit_self);
+}
+
+
+static void
+ngx_http_ratelimit_denied_prepare(ratelimit_item_t *known,
+    ratelimit_rule_t *rule, uint64_t count)
+{
+    ngx_memzero(rule, sizeof(ratelimit_rule_t));
+
+    rule->limit = count;
+    rule->capacity = count;
+    rule->ceiling = count;
+    rule->period = 2 * RATELIMIT_MAX_PERIOD;
+
+    ngx_memzero(known, sizeof(ratelimit_item_t));
+
+    known->rule = rule;
+    known->cost = count;
+}
+
+
+static void
+ngx_http_ratelimit_denied_place(ratelimit_place_t *place,
+    ratelimit_item_t *item, ratelimit_place_t *from,
+    ngx_http_ratelimit_subject_t *subject)
+{
+    ngx_http_ratelimit_denied_t  whom;
+
+    ngx_memzero(&whom, sizeof(ngx_http_ratelimit_denied_t));
+
+    whom.key = from->hash;
+    whom.limit = item->rule->limit;
+    whom.period = item->rule->period;
+    whom.capacity = item->rule->capacity;
+    whom.ceiling = item->rule->ceiling;
+    whom.wait = item->rule->wait;
+    whom.cost = item->cost;
+
+    place->table = subject->use->zone->denied;
+
+    ratelimit_hash(&subject->use->secret, &whom,
+                   sizeof(ngx_http_ratelimit_denied_t), &place->hash);
+}

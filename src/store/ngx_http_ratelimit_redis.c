@@ -1,0 +1,446 @@
+
+/*
+ * The store in Redis: what is asked, for how long the answer is waited for,
+ * and whether there is any use in asking.
+ */
+
+
+#include "store/ngx_http_ratelimit_redis.h"
+
+
+static ngx_int_t ngx_http_ratelimit_redis_check(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q);
+static ngx_int_t ngx_http_ratelimit_redis_ask(
+    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_query_t *q,
+    ratelimit_script_e op);
+static void ngx_http_ratelimit_redis_retry(
+    ngx_http_ratelimit_redis_command_t *command);
+
+static ngx_int_t ngx_http_ratelimit_redis_understand(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
+static ngx_int_t ngx_http_ratelimit_redis_verdicts(
+    ngx_http_ratelimit_query_t *q, ngx_str_t *text);
+static ngx_http_ratelimit_query_t *ngx_http_ratelimit_redis_leave(
+    ngx_http_ratelimit_redis_command_t *command);
+static void ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_query_t *q, ngx_int_t rc);
+
+static void ngx_http_ratelimit_redis_success(
+    ngx_http_ratelimit_redis_t *redis);
+static void ngx_http_ratelimit_redis_failure(
+    ngx_http_ratelimit_redis_t *redis, ratelimit_breaker_e told);
+
+
+const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
+    ngx_http_ratelimit_redis_check,
+    ngx_http_ratelimit_redis_cancel,
+    ngx_http_ratelimit_redis_refund,
+    ngx_http_ratelimit_redis_settle,
+    ngx_http_ratelimit_redis_use
+};
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_check(ngx_http_ratelimit_query_t *q)
+{
+    ngx_int_t                    rc;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = q->subjects[0].use->zone->redis;
+
+    if (ngx_http_ratelimit_denied(q)) {
+        ngx_atomic_fetch_add(&redis->shared->denied, 1);
+        q->allowed = 0;
+        return NGX_OK;
+    }
+
+    rc = ngx_http_ratelimit_redis_ask(redis, q, RATELIMIT_SCRIPT_CHECK);
+
+    if (rc != NGX_OK) {
+        ngx_atomic_fetch_add(&redis->shared->fallbacks, 1);
+        return NGX_ERROR;
+    }
+
+    return NGX_AGAIN;
+}
+
+
+/* what it was charged stays so: the client has asked */
+
+static void
+ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q)
+{
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    command = q->pending;
+    command->query = NULL;
+}
+
+
+static void
+ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
+{
+    ngx_http_ratelimit_twin_refund(q);
+
+    (void) ngx_http_ratelimit_redis_ask(q->subjects[0].use->zone->redis, q,
+                                        RATELIMIT_SCRIPT_REFUND);
+}
+
+
+static void
+ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q)
+{
+    (void) ngx_http_ratelimit_redis_ask(q->subjects[0].use->zone->redis, q,
+                                        RATELIMIT_SCRIPT_INSIST);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_ask(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_query_t *q, ratelimit_script_e op)
+{
+    ratelimit_breaker_e                  told;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    command = ngx_http_ratelimit_redis_create_command(redis, q, op);
+    if (command == NULL) {
+        return NGX_ERROR;
+    }
+
+    told = ratelimit_breaker_ask(&redis->shared->breaker, ngx_current_msec,
+                                 2 * redis->timeout);
+
+    if (told == RATELIMIT_BREAKER_STOP) {
+        ngx_free(command);
+        return NGX_ERROR;
+    }
+
+    command->told = told;
+    command->deadline = ngx_current_msec + redis->timeout;
+
+    if (ngx_http_ratelimit_redis_send(command, command->data,
+                                      command->last - command->data)
+        != NGX_OK)
+    {
+        ngx_free(command);
+        ngx_http_ratelimit_redis_failure(redis, told);
+        return NGX_ERROR;
+    }
+
+    if (op == RATELIMIT_SCRIPT_CHECK) {
+        command->query = q;
+        q->pending = command;
+    }
+
+    /* all wait equally long, so who comes last is the last to run out of time */
+
+    ngx_queue_insert_tail(&redis->pending, &command->queue);
+    redis->timer->cancelable = 0;
+
+    if (!redis->timer->timer_set) {
+        ngx_add_timer(redis->timer, redis->timeout);
+    }
+
+    ngx_atomic_fetch_add(&redis->shared->commands, 1);
+
+    return NGX_OK;
+}
+
+
+/* the timer is that of the oldest command, or of one that is gone since */
+
+void
+ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
+{
+    ngx_queue_t                         *head;
+    ngx_msec_int_t                       left;
+    ngx_connection_t                    *dummy;
+    ratelimit_breaker_e                  told;
+    ngx_http_ratelimit_query_t          *q;
+    ngx_http_ratelimit_redis_t          *redis;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    dummy = ev->data;
+    redis = dummy->data;
+
+    while (!ngx_queue_empty(&redis->pending)) {
+
+        head = ngx_queue_head(&redis->pending);
+        command = ngx_queue_data(head, ngx_http_ratelimit_redis_command_t,
+                                 queue);
+
+        left = (ngx_msec_int_t) (command->deadline - ngx_current_msec);
+
+        if (left > 0) {
+            ngx_add_timer(redis->timer, (ngx_msec_t) left);
+            return;
+        }
+
+        /*
+         * Its answer, if it still comes, is thrown away; when the connection
+         * is closed here, the command goes with it.
+         */
+
+        q = ngx_http_ratelimit_redis_leave(command);
+        told = command->told;
+        command->expired = 1;
+
+        ngx_atomic_fetch_add(&redis->shared->timeouts, 1);
+
+        ngx_http_ratelimit_redis_reason(redis, "no answer in time", NULL, 0);
+        ngx_http_ratelimit_redis_failure(redis, told);
+        ngx_http_ratelimit_redis_finish(redis, q, NGX_ERROR);
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
+{
+    ngx_int_t                    rc;
+    ratelimit_breaker_e          told;
+    ngx_http_ratelimit_query_t  *q;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    if (command->expired) {
+        ngx_free(command);
+        return;
+    }
+
+    rc = ngx_http_ratelimit_redis_understand(command, type, text);
+
+    if (rc == NGX_AGAIN) {
+        ngx_http_ratelimit_redis_retry(command);
+        return;
+    }
+
+    q = ngx_http_ratelimit_redis_leave(command);
+    redis = command->redis;
+    told = command->told;
+
+    ngx_free(command);
+
+    if (rc == NGX_OK) {
+        ngx_http_ratelimit_redis_success(redis);
+
+    } else {
+        ngx_atomic_fetch_add(&redis->shared->errors, 1);
+        ngx_http_ratelimit_redis_failure(redis, told);
+    }
+
+    ngx_http_ratelimit_redis_finish(redis, q, rc);
+}
+
+
+/* NGX_AGAIN if Redis does not know the script: nothing was done then */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_understand(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
+{
+    if (type == NGX_HTTP_RATELIMIT_REDIS_LOST) {
+        return NGX_ERROR;
+    }
+
+    if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
+
+        if (!command->loaded && text->len >= sizeof("NOSCRIPT") - 1
+            && ngx_strncmp(text->data, "NOSCRIPT", sizeof("NOSCRIPT") - 1) == 0)
+        {
+            return NGX_AGAIN;
+        }
+
+        ngx_http_ratelimit_redis_reason(command->redis, "it answers",
+                                        (char *) text->data, text->len);
+        return NGX_ERROR;
+    }
+
+    if (command->op != RATELIMIT_SCRIPT_CHECK || command->query == NULL) {
+        return NGX_OK;
+    }
+
+    if (type == NGX_HTTP_RATELIMIT_REDIS_STRING
+        && ngx_http_ratelimit_redis_verdicts(command->query, text) == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    ngx_http_ratelimit_redis_reason(command->redis, "its answer makes no sense",
+                                    NULL, 0);
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_verdicts(ngx_http_ratelimit_query_t *q,
+    ngx_str_t *text)
+{
+    ngx_uint_t  i;
+
+    if (text->len != q->n * RATELIMIT_SCRIPT_VERDICT) {
+        return NGX_ERROR;
+    }
+
+    q->allowed = 1;
+
+    for (i = 0; i < q->n; i++) {
+
+        if (!ratelimit_script_verdict(&q->items[i], text->data
+                                      + i * RATELIMIT_SCRIPT_VERDICT))
+        {
+            return NGX_ERROR;
+        }
+
+        q->allowed &= q->items[i].verdict.allowed;
+    }
+
+    return NGX_OK;
+}
+
+
+/* within the time that it had: a script is sent to who does not know it */
+
+static void
+ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
+{
+    u_char     *data;
+    size_t      len;
+    ngx_int_t   rc;
+
+    command->loaded = 1;
+    rc = NGX_ERROR;
+
+    data = ngx_http_ratelimit_redis_create_eval(command, &len);
+
+    if (data != NULL) {
+        rc = ngx_http_ratelimit_redis_send(command, data, len);
+        ngx_free(data);
+    }
+
+    if (rc == NGX_OK) {
+        ngx_atomic_fetch_add(&command->redis->shared->commands, 1);
+        return;
+    }
+
+    ngx_http_ratelimit_redis_reply(command, NGX_HTTP_RATELIMIT_REDIS_LOST,
+                                   NULL);
+}
+
+
+/* from now on nobody waits for the command; returns who did, or NULL */
+
+static ngx_http_ratelimit_query_t *
+ngx_http_ratelimit_redis_leave(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_http_ratelimit_query_t  *q;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    q = command->query;
+    redis = command->redis;
+
+    command->query = NULL;
+    ngx_queue_remove(&command->queue);
+
+    /* a worker that exits does not wait for a timer without a command */
+
+    redis->timer->cancelable = ngx_queue_empty(&redis->pending);
+
+    return q;
+}
+
+
+/* the request may be gone thereafter */
+
+static void
+ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_query_t *q, ngx_int_t rc)
+{
+    if (q == NULL) {
+        return;
+    }
+
+    if (rc == NGX_ERROR) {
+        ngx_atomic_fetch_add(&redis->shared->fallbacks, 1);
+
+    } else if (q->allowed) {
+        ngx_http_ratelimit_twin_charge(q);
+
+    } else {
+        ngx_http_ratelimit_denied_remember(q);
+    }
+
+    q->done(q, rc);
+}
+
+
+static void
+ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_t *redis)
+{
+    if (!ratelimit_breaker_success(&redis->shared->breaker)) {
+        return;
+    }
+
+    ngx_atomic_fetch_add(&redis->shared->changes, 1);
+
+    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
+                  "ratelimit: redis \"%V\" is back", &redis->name);
+}
+
+
+/* connections to a server that is given up are of no use */
+
+static void
+ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
+    ratelimit_breaker_e told)
+{
+    if (!ratelimit_breaker_failure(&redis->shared->breaker, told,
+                                   ngx_current_msec, (uint32_t) ngx_random()))
+    {
+        if (told == RATELIMIT_BREAKER_PROBE) {
+            ngx_http_ratelimit_redis_close(redis);
+        }
+
+        return;
+    }
+
+    ngx_atomic_fetch_add(&redis->shared->changes, 1);
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "ratelimit: redis \"%V\" is not asked for a while: %*s",
+                  &redis->name, redis->reason_len, redis->reason);
+
+    ngx_http_ratelimit_redis_close(redis);
+}
+
+
+/* of what it says itself only what can be printed is taken */
+
+void
+ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
+    const char *what, const char *text, size_t len)
+{
+    u_char  *p, *last;
+
+    p = redis->reason;
+    last = redis->reason + NGX_HTTP_RATELIMIT_REDIS_REASON;
+
+    p = ngx_slprintf(p, last, "%s", what);
+
+    if (text != NULL) {
+        p = ngx_slprintf(p, last, " \"");
+
+        for ( /* void */ ; len && p < last - 1; len--) {
+            *p++ = (*text < 0x20 || *text > 0x7e) ? '?' : *text;
+            text++;
+        }
+
+        *p++ = '"';
+    }
+
+    redis->reason_len = p - redis->reason;
+}
