@@ -32,6 +32,11 @@ DEBIAN_SRC = /usr/share/nginx/src
 NGINX_DIR = $(or $(abspath $(NGINX_SRC)),$(DEBIAN_SRC))
 NGINX_H = $(NGINX_DIR)/src/core/nginx.h
 
+# hiredis: of the system, "no", or a folder that it was installed to
+RATELIMIT_HIREDIS ?=
+HIREDIS_H = /usr/include/hiredis/async.h
+export RATELIMIT_HIREDIS
+
 # what nginx is built with when it is built here
 NGINX_OPTIONS = --with-compat --with-debug --with-threads --with-pcre-jit \
     --with-http_ssl_module --with-http_v2_module --with-http_realip_module \
@@ -64,7 +69,7 @@ VALGRIND = --log-file=$(OUT)/valgrind/%p --keep-debuginfo=yes \
 
 
 .PHONY: all
-all: $(MODULE)  ## build the module (NGINX_SRC=DIR, CC=clang, CFLAGS=...)
+all: $(MODULE)  ## build the module (NGINX_SRC=DIR, RATELIMIT_HIREDIS=DIR|no)
 
 
 $(MODULE): $(SOURCES) $(OUT)/objs/Makefile
@@ -98,6 +103,7 @@ $(OUT)/objs/Makefile: config config.make $(NGINX_H) $(OUT)/settings
 	    --with-cc-opt='$(CFLAGS)' --with-ld-opt='$(LDFLAGS)' $(ADD)=$(CURDIR) \
 	    > $(OUT)/configure.log 2>&1 \
 	    || { tail -20 $(OUT)/configure.log >&2; rm -f $@; exit 1; }
+	@sed -n 's/^ngx_http_ratelimit_module: /    /p' $(OUT)/configure.log
 
 
 # changes when what the build depends on, other than files, changes
@@ -106,7 +112,8 @@ $(OUT)/objs/Makefile: config config.make $(NGINX_H) $(OUT)/settings
 $(OUT)/settings: force
 	@mkdir -p $(OUT)
 	@new='$(NGINX_DIR) $(ADD)=$(CURDIR) $(CC) $(CFLAGS) $(LDFLAGS)'; \
-	new+=' $(NGINX_OPTIONS)'; \
+	new+=' $(NGINX_OPTIONS) hiredis=$(RATELIMIT_HIREDIS)'; \
+	new+=' $(if $(RATELIMIT_HIREDIS),,$(wildcard $(HIREDIS_H)))'; \
 	[ "$$new" = "$$(cat $@ 2> /dev/null)" ] || echo "$$new" > $@
 
 

@@ -80,6 +80,8 @@ subtest 'the checks can fail' => sub {
     my $list = '    $ngx_addon_dir/src/core/a.c \\' . "\n";
 
     is_deeply([listed($list x 2)], [('src/core/a.c') x 2], 'a list is read');
+    is_deeply([lists(qq(RATELIMIT_X_SRCS=" \\\n$list    "\n))],
+              [['RATELIMIT_X_SRCS', $list]], 'by its name');
 };
 
 
@@ -110,11 +112,13 @@ subtest 'config' => sub {
               'lists the files that there are')
         or explain_lists(\@listed, \@sources);
 
-    for my $kind ('c', 'h') {
-        my @files = grep { m{^src/.*\.$kind$} } @listed;
+    for my $list (lists(slurp('config'))) {
+        my ($name, $text) = @$list;
+        my @files = grep { m{^src/} } listed($text);
 
-        is_deeply(\@files, [sort { layer($a) <=> layer($b) || $a cmp $b }
-                            @files], "in order, *.$kind");
+        is_deeply(\@files, [sort @files], "in order, $name");
+        is(join(' ', grep { layer($_) ne layer($files[0]) } @files), '',
+           'of one layer');
     }
 };
 
@@ -165,10 +169,22 @@ sub listed {
 }
 
 
+sub lists {
+    my ($text) = @_;
+
+    my @lists;
+
+    push @lists, [$1, $2]
+        while $text =~ /^(RATELIMIT_\w+_(?:DEPS|SRCS))=" \\\n(.*?)^ +"/msg;
+
+    return @lists;
+}
+
+
 sub layer {
     my ($file) = @_;
 
-    return $file =~ m{/core/} ? 0 : $file =~ m{/store/} ? 1 : 2;
+    return $file =~ m{^src/(\w+)/} ? $1 : '';
 }
 
 
