@@ -25,8 +25,8 @@ OUT := $(abspath $(BUILD))
 
 MODULE = $(OUT)/ngx_http_ratelimit_module.so
 BINARY = $(OUT)/objs/nginx
-SOURCES = config ngx_http_ratelimit_module.c $(wildcard src/*/*.[ch]) \
-    $(wildcard src/store/lua/*)
+LUA = $(wildcard src/store/lua/*)
+SOURCES = config ngx_http_ratelimit_module.c $(wildcard src/*/*.[ch]) $(LUA)
 
 DEBIAN_SRC = /usr/share/nginx/src
 NGINX_DIR = $(or $(abspath $(NGINX_SRC)),$(DEBIAN_SRC))
@@ -87,7 +87,7 @@ $(BINARY): $(SOURCES) $(OUT)/objs/Makefile
 # in a tree of links, so that nginx's own stays untouched; configure would take
 # CFLAGS of the environment for all of them, its warnings included
 
-$(OUT)/objs/Makefile: config config.make $(NGINX_H) $(OUT)/settings
+$(OUT)/objs/Makefile: config $(LUA) $(NGINX_H) $(OUT)/settings
 	@command -v $(firstword $(CC)) > /dev/null \
 	    || { echo '"$(CC)" is missing: try "make deps"' >&2; exit 1; }
 	@echo "configuring for nginx in $(NGINX_DIR)"

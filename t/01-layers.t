@@ -38,8 +38,8 @@ my @layers = (
 # of headers that belong to one file
 my %only_in = (
     '<pthread.h>' => 'src/store/ratelimit_lock.c',
-    '<hiredis/async.h>' => 'src/store/ngx_http_ratelimit_redis_conn.c',
-    '<hiredis/hiredis.h>' => 'src/store/ngx_http_ratelimit_redis_conn.c',
+    '<hiredis/async.h>' => 'src/store/ngx_http_ratelimit_redis_conn.h',
+    '<hiredis/hiredis.h>' => 'src/store/ngx_http_ratelimit_redis_conn.h',
 );
 
 
@@ -69,7 +69,7 @@ subtest 'the checks can fail' => sub {
         ['src/core/ratelimit_x.c', '"core/ratelimit.h"'],
         ['src/store/ratelimit_lock.c', '<pthread.h>'],
         ['src/store/ngx_http_ratelimit_x.c', '<ngx_core.h>'],
-        ['src/store/ngx_http_ratelimit_redis_conn.c', '<hiredis/async.h>'],
+        ['src/store/ngx_http_ratelimit_redis_conn.h', '<hiredis/async.h>'],
         ['src/http/ngx_http_ratelimit_x.c', $store],
         ['ngx_http_ratelimit_module.c', $store],
     );

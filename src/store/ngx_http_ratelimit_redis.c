@@ -135,7 +135,7 @@ ngx_http_ratelimit_redis_ask(ngx_http_ratelimit_redis_t *redis,
         q->pending = command;
     }
 
-    /* all wait equally long, so who comes last is the last to run out of time */
+    /* all wait equally long: who comes last runs out of time last */
 
     ngx_queue_insert_tail(&redis->pending, &command->queue);
     redis->timer->cancelable = 0;

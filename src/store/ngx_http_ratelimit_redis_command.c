@@ -11,9 +11,9 @@
  */
 
 
-#include <ngx_sha1.h>
-
 #include "store/ngx_http_ratelimit_redis.h"
+
+#include <ngx_sha1.h>
 
 
 #define NGX_HTTP_RATELIMIT_SHA1_LEN     20
