@@ -216,9 +216,23 @@ static ngx_int_t
 ngx_http_ratelimit_redis_exit_server(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis)
 {
-    if (redis->conns != NULL) {
-        ngx_http_ratelimit_redis_close(redis);
+    ngx_http_ratelimit_redis_shared_t  *shared;
+
+    if (redis->conns == NULL) {
+        return NGX_OK;
     }
+
+    ngx_http_ratelimit_redis_close(redis);
+
+    shared = redis->shared;
+
+    ngx_log_error(NGX_LOG_INFO, cycle->log, 0,
+                  "ratelimit: redis \"%V\" so far: %uA commands, %uA timeouts, "
+                  "%uA errors, %uA changes of state, %uA decisions without it, "
+                  "%uA refusals known already",
+                  &redis->name, shared->commands, shared->timeouts,
+                  shared->errors, shared->changes, shared->fallbacks,
+                  shared->denied);
 
     return NGX_OK;
 }
