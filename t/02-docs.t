@@ -43,6 +43,7 @@ subtest 'the source is read' => sub {
     cmp_ok(scalar @{$source{statuses}}, '>=', 10, 'statuses');
     cmp_ok(scalar @{$source{params}{ratelimit_zone}}, '>=', 6, 'of a zone');
     cmp_ok(scalar @{$source{params}{ratelimit}}, '>=', 14, 'of a limit');
+    cmp_ok(scalar @{$source{params}{ratelimit_redis}}, '>=', 5, 'of a Redis');
     cmp_ok(scalar @{$source{params}{ratelimit_elastic}}, '>=', 3,
            'of signals');
     cmp_ok(scalar @{$source{fails}}, '==', 3, 'failures');
@@ -192,7 +193,7 @@ sub self_test {
     $fails->('wrong default in the table',
              [check_table($readme =~ s/\| `429` \|/| `503` |/r)]);
 
-    $fails->('unknown word', [check_words('see `ratelimit_redis`')]);
+    $fails->('unknown word', [check_words('see `ratelimit_no`')]);
     $fine->('known words', [check_words('`ratelimit_zone` $ratelimit_zone')]);
     $fails->('unknown variable', [check_words('$ratelimit_no')]);
 
@@ -274,6 +275,8 @@ sub source {
     $found{params}{ratelimit} =
         [@{strings($http, 'ngx_http_ratelimit_limit_params')}, 'off'];
 
+    $found{params}{ratelimit_redis} =
+        strings($http, 'ngx_http_ratelimit_redis_params');
     $found{params}{ratelimit_elastic} =
         strings($http, 'ngx_http_ratelimit_elastic_params');
 
@@ -542,7 +545,7 @@ sub check_params {
 
     $word{$_} = 1 for $name eq 'ratelimit_zone'
                       ? ('key', @{$source{algorithms}}, @{$source{fails}})
-                      : ();
+                      : $name eq 'ratelimit_redis' ? ('name', 'url') : ();
 
     for my $word (split /[\s\[\]|;]+/, $section->{syntax}) {
         my ($param) = $word =~ /^(\w+=)/;

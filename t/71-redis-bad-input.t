@@ -1,0 +1,441 @@
+#!/usr/bin/perl
+
+# What "nginx -t" says of "ratelimit_redis" and of zones that name one: every
+# kind of error, word for word with the line that is to blame, and every
+# spelling that must be accepted.  Nothing that nginx prints or logs, at debug
+# level either, has a password in it.
+#
+# All passwords are of the word $secret; the line that is to blame is the last
+# one that is written, unless another one is marked with "# here".
+
+use strict;
+use warnings;
+
+use File::Spec;
+use File::Temp qw(tempdir);
+use POSIX qw(mkfifo);
+use Test::More;
+
+my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
+my $module = File::Spec->rel2abs($ENV{RATELIMIT_MODULE}
+                                 || 'build/ngx_http_ratelimit_module.so');
+
+my $dir = tempdir(CLEANUP => 1);
+my $conf = "$dir/nginx.conf";
+my $secret = 'hunter2';
+
+$ENV{PATH} .= ':/usr/sbin:/sbin';
+$ENV{LC_ALL} = 'C';
+
+BAIL_OUT("there is no $module") if !-f $module;
+
+my $d = 'ratelimit_redis';
+my $server = "server { listen unix:$dir/socket;";
+
+# all that nginx has said so far
+my $said = '';
+
+my $begin = 'must begin with "redis://", "rediss://" or "unix:/"';
+my $missing = 'the host is missing';
+my $host = 'the host has a character that is not allowed';
+my $ipv4 = 'the host is no IPv4 address';
+my $ipv6 = 'the host is no IPv6 address';
+my $port = 'the port must be a number from 1 to 65535';
+my $db = 'the database must be a number from 0 to 65535';
+my $hex = 'a "%" before the "@" must have two hexadecimal digits after it';
+my $slash = 'a "/" before the "@" must be written as "%2F"';
+my $path = 'the path of the socket must begin with "/"';
+my $time = 'must be a time from 1ms to 1h';
+my $later = 'is not supported yet';
+my $number = 'must be a number from 1 to 64';
+my $letters = 'must be of letters, digits, "_", "-" and "."';
+
+# what is written, what of it is shown if not all, and what is wrong
+
+my @urls = (
+    ['x',                           undef, $begin],
+    ['""',                          '', $begin],
+    ['timeout=50ms',                undef, $begin],
+    ['http://h',                    undef, $begin],
+    ['Redis://h',                   undef, $begin],
+    ['redis:/h',                    'redis:***', $begin],
+    ['127.0.0.1:6379',              undef, $begin],
+    ["alice:$secret\@h:6379",       '***@h:6379', $begin],
+    ["alice:$secret",               'alice:***', $begin],
+    ["http://alice:$secret\@h",     'http://***@h', $begin],
+    ['redis://',                    undef, $missing],
+    ['redis://:6379',               'redis://:***', $missing],
+    ["redis://:$secret",            'redis://:***', $missing],
+    ["redis://alice:$secret\@",     'redis://***@', $missing],
+    ['"redis://a b"',               'redis://a b', $host],
+    ['redis://h?db=1',              undef, $host],
+    ['redis://$arg_h',              undef, $host],
+    ['redis://127.0.0.256',         undef, $ipv4],
+    ['redis://1.2.3',               undef, $ipv4],
+    ['redis://12:6379',             undef, $ipv4],
+    ['redis://[::1',                undef, 'the "]" after the host is missing'],
+    ['redis://[::g]',               undef, $ipv6],
+    ['redis://[1:2]',               undef, $ipv6],
+    ['redis://[::1::2]:6379',       undef, $ipv6],
+    ['redis://[::1]6379',           undef, $port],
+    ['redis://h:',                  'redis://h:', $port],
+    ['redis://h:0',                 undef, $port],
+    ['redis://h:65536',             'redis://h:***', $port],
+    ['redis://h:x',                 'redis://h:***', $port],
+    ["redis://alice:$secret",       'redis://alice:***', $port],
+    ["redis://alice:$secret/0",     'redis://alice:***', $port],
+    ["redis://alice:$secret\@h:x",  'redis://***@h:x', $port],
+    ['redis://h/x',                 undef, $db],
+    ['redis://h:6379/-1',           undef, $db],
+    ['redis://h/65536',             undef, $db],
+    ['redis://h/0/1',               undef, $db],
+    ["redis://:$secret\@h/x",       'redis://***@h/x', $db],
+    ['redis://@h',                  undef, 'there is nothing before the "@"'],
+    ['redis://alice:@h',            'redis://***@h', 'the password is empty'],
+    ["redis://alice:%$secret\@h",   'redis://***@h', $hex],
+    ["redis://alice:$secret%4\@h",  'redis://***@h', $hex],
+    ["redis://alice:$secret/\@h",   'redis://***@h', $slash],
+    ["redis://alice:/$secret\@h",   'redis://***@h', $slash],
+    ['unix:',                       'unix:', $path],
+    ['unix:redis.sock',             'unix:***', $path],
+    ["unix:alice:$secret\@h",       '***@h', $path],
+    ['unix:/r?x=1',                 undef,
+                        'only "db=" may follow the path of the socket'],
+    ['unix:/r?db=x',                undef, $db],
+    ['unix:/' . 'x' x 107,          undef,
+                        'the path of the socket is too long'],
+    ['redis://' . 'x' x 254,        undef, 'the host is too long'],
+    ['rediss://h',                  undef, "TLS $later"],
+    ["rediss://:$secret\@h",        'rediss://***@h', "TLS $later"],
+);
+
+my @parameters = (
+    map({ my $name = $_;
+          map { ["$name=$_", $time] }
+              '', '0', '0ms', '-1', 'x', '1.5s', '50xs', '1h1ms', '2h',
+              '1d', '99999999999999999999s', '$arg_a' }
+        qw(timeout connect_timeout)),
+    map({ ["connections=$_", $number] }
+        '', '0', '-1', '+1', '65', '1.5', 'x', '99999999999999999999', '1k'),
+    ['password_file=',              'must not be empty'],
+    ['password_file=$arg_a',        'must not contain variables'],
+    ['"prefix={"',                  'must not contain "{" or "}"'],
+    ['"prefix=a}b"',                'must not contain "{" or "}"'],
+    ['prefix=$arg_a',               'must not contain variables'],
+    ["\"prefix=a\nb\"",             'must not contain control characters'],
+    ["\"prefix=\177\"",             'must not contain control characters'],
+    ['prefix=' . 'x' x 129,         'is longer than 128 bytes'],
+);
+
+subtest 'URLs' => sub {
+    for my $case (@urls) {
+        my ($url, $shown, $reason) = @$case;
+
+        $shown //= $url =~ s/^"(.*)"$/$1/sr;
+
+        bad("$d main $url;", $url,
+            qq(invalid URL "$shown" in "$d" directive: $reason));
+    }
+};
+
+subtest 'parameters' => sub {
+    for my $case (@parameters) {
+        my ($text, $reason) = @$case;
+
+        my $shown = $text =~ s/^"(.*)"$/$1/sr;
+
+        bad("$d main redis://h $text;", $text,
+            qq(invalid parameter "$shown" in "$d" directive: $reason));
+    }
+
+    for my $unknown ('foo', 'foo=1', 'Timeout=5ms', 'timeout', 'prefix', 'off',
+                     '=5', 'redis=x', 'cluster=x', 'clusters', 'sentinel',
+                     'ssl_x=1', 'h')
+    {
+        bad("$d main redis://h $unknown;", "unknown $unknown",
+            qq(invalid parameter "$unknown" in "$d" directive));
+    }
+
+    bad("$d main redis://h \"\";", 'an empty one',
+        qq(invalid parameter "" in "$d" directive));
+    bad("$d main redis://h alice:$secret;", 'half a URL',
+        qq(invalid parameter "alice:***" in "$d" directive));
+    bad("$d main redis://h alice:$secret\@h;", 'more of a URL',
+        qq(invalid parameter "***\@h" in "$d" directive));
+
+    for my $text (qw(cluster sentinel=m sentinel= ssl_ca=x ssl_certificate=x
+                     ssl_certificate_key=x ssl_name=x ssl_verify=off))
+    {
+        bad("$d main redis://h redis://g $text;", $text,
+            qq(invalid parameter "$text" in "$d" directive: $later));
+    }
+
+    for my $twice (qw(timeout=5ms connect_timeout=5ms connections=5 prefix=x
+                      password_file=x))
+    {
+        bad("$d main redis://h $twice $twice;", "$twice twice",
+            qq(invalid parameter "$twice" in "$d" directive: is duplicate));
+    }
+
+    for my $urls ('redis://g', "redis://:$secret\@g", 'unix:/g', 'x://y',
+                  'redis://g redis://f')
+    {
+        bad("$d main redis://h $urls timeout=5ms;", "$urls, too",
+            qq(several URLs in "$d" directive need "cluster" or "sentinel="));
+    }
+
+    bad("$d main redis://h timeout=5ms redis://:$secret\@g;",
+        'a URL after a parameter',
+        qq(invalid parameter "redis://***\@g" in "$d" directive: )
+        . 'a URL must stand before all parameters');
+};
+
+subtest 'names' => sub {
+    bad("$d;", 'nothing', qq(invalid number of arguments in "$d" directive));
+    bad("$d redis://alice:$secret\@h;", 'only a URL',
+        qq(invalid number of arguments in "$d" directive));
+    bad("$d main;", 'only a name',
+        qq(invalid number of arguments in "$d" directive));
+
+    for my $case (
+        ['""',                      '', 'must not be empty'],
+        ['a:b',                     'a:***', $letters],
+        ['"a b"',                   'a b', $letters],
+        ['$arg_a',                  '$arg_a', $letters],
+        ["a\x{fc}",                 "a\x{fc}", $letters],
+        ["redis://:$secret\@h",     'redis://***@h', $letters],
+    ) {
+        my ($name, $shown, $reason) = @$case;
+
+        bad("$d $name redis://h;", "named $name",
+            qq(invalid name "$shown" in "$d" directive: $reason));
+    }
+
+    bad("$d main redis://h;\n$d main redis://g;", 'the same name',
+        qq(invalid name "main" in "$d" directive: is duplicate));
+
+    for my $place ('server', 'location') {
+        my $inner = $place eq 'server' ? '' : 'location / {';
+
+        bad("$server $inner $d main redis://:$secret\@h;  # here\n"
+            . ($inner ? '} }' : '}'), "in a $place",
+            qq("$d" directive is not allowed here));
+    }
+};
+
+subtest 'password files' => sub {
+    my $text = sub { "$d main redis://h password_file=$_[0];" };
+    my $file = "password file \"%s\" in \"$d\" directive %s";
+    my $gone = 'cannot be read (2: No such file or directory)';
+
+    write_file("$dir/password", "$secret\n");
+    write_file("$dir/empty", '');
+    write_file("$dir/newline", "\n");
+    write_file("$dir/crlf", "\r\n");
+    write_file("$dir/long", $secret x 700);
+    write_file("$dir/longest", 'x' x 4096 . "\n");
+    write_file("$dir/one", 'x' x 4097);
+    mkfifo("$dir/fifo", 0600) or die "mkfifo: $!";
+    symlink('loop', "$dir/loop") or die "symlink: $!";
+
+    for my $case (
+        ["$dir/none",               undef, $gone],
+        ['none',                    "$dir/none", $gone],
+        ["$dir/password/x",         undef,
+                                    'cannot be read (20: Not a directory)'],
+        ["$dir/loop",               undef,
+                     'cannot be read (40: Too many levels of symbolic links)'],
+        [$dir,                      undef, 'is not a regular file'],
+        ["$dir/fifo",               undef, 'is not a regular file'],
+        ['/dev/zero',               undef, 'is not a regular file'],
+        ["$dir/empty",              undef, 'is empty'],
+        ["$dir/newline",            undef, 'is empty'],
+        ["$dir/crlf",               undef, 'is empty'],
+        ["$dir/long",               undef, 'is longer than 4096 bytes'],
+        ["$dir/one",                undef, 'is longer than 4096 bytes'],
+    ) {
+        my ($path, $shown, $reason) = @$case;
+
+        bad($text->($path), $path, sprintf($file, $shown // $path, $reason));
+    }
+
+    bad("$d main redis://:$secret\@h password_file=$dir/password;",
+        'beside a password',
+        qq(invalid parameter "password_file=$dir/password" in "$d" )
+        . 'directive: the URL has a password, too');
+
+    bad("$d main redis://alice\@h;", 'a user alone',
+        qq("$d" "main" has a user, but no password));
+
+    good($text->($_), $_) for "$dir/password", 'password', "$dir/longest";
+    good("$d main redis://alice\@h password_file=password;", 'with a user');
+    good("$d main unix:/r password_file=password;", 'of a socket');
+};
+
+subtest 'zones' => sub {
+    my $zone = 'ratelimit_zone $arg_a zone=x:1m rate=1r/s';
+    my $redis = "$d main redis://h;";
+
+    bad("$redis\n$zone redis=other;", 'of an unknown Redis',
+        'unknown redis "other" in "ratelimit_zone" directive, '
+        . "there is no \"$d other\"");
+    bad("$zone redis=mai;  # here\n$redis", 'of half a name',
+        'unknown redis "mai" in "ratelimit_zone" directive, '
+        . "there is no \"$d mai\"");
+    bad("$redis\n$zone redis=main;\n"
+        . 'ratelimit_zone $arg_a zone=y:1m rate=1r/s redis=Main;  # here'
+        . "\n\n\n", 'a second one of an unknown Redis',
+        'unknown redis "Main" in "ratelimit_zone" directive, '
+        . "there is no \"$d Main\"");
+
+    for my $case (
+        ['redis=',                  undef, 'must not be empty'],
+        ['redis=$arg_a',            undef, $letters],
+        ['redis=127.0.0.1:6379',    undef, $letters],
+        ["redis=redis://:$secret\@h", 'redis=redis://***@h', $letters],
+        ['redis=main redis=main',   'redis=main', 'is duplicate'],
+        ["redis=main redis=redis://:$secret\@h", 'redis=redis://***@h',
+                                    'is duplicate'],
+        ['redis=main sync=',        'sync=', 'must be "off" or a time'],
+        ['redis=main sync=on',      'sync=on', 'must be "off" or a time'],
+        ['redis=main sync=x',       'sync=x', 'must be "off" or a time'],
+        ['redis=main sync=-1s',     'sync=-1s', 'must be "off" or a time'],
+        ['redis=main sync=1s',      'sync=1s', "a time $later"],
+        ['redis=main sync=500ms',   'sync=500ms', "a time $later"],
+        ['redis=main sync=off sync=off', 'sync=off', 'is duplicate'],
+        ['redis=main fail=x',       'fail=x',
+                                    'must be "local", "open" or "closed"'],
+    ) {
+        my ($text, $shown, $reason) = @$case;
+
+        $shown //= $text;
+
+        bad("$redis\n$zone $text;", $text,
+            qq(invalid parameter "$shown" in "ratelimit_zone" directive: )
+            . $reason);
+    }
+
+    bad("$redis\n$zone redis://:$secret\@h;", 'a URL in a zone',
+        'invalid parameter "redis://***@h" in "ratelimit_zone" directive');
+    bad("$redis\n$zone sync=off;", 'sync alone',
+        'parameter "sync=off" in "ratelimit_zone" directive needs "redis="');
+
+    bad("$redis\nratelimit_zone \$arg_a zone=x:1m redis=main;\n"
+        . "$server ratelimit zone=x;  # here\n}", 'without a rate',
+        '"ratelimit" directive must have "rate" parameter, as zone "x" has '
+        . 'none');
+};
+
+subtest 'what is accepted' => sub {
+    for my $url ('redis://127.0.0.1', 'redis://127.0.0.1:6379/0',
+                 'redis://localhost/15', "redis://alice:$secret\@h:1/65535",
+                 "redis://:$secret\@h/", "redis://a%3Ab:%40$secret\@h",
+                 "redis://:$secret:\@x\@h", '"redis://:a b@h"',
+                 'redis://[::1]', "redis://alice:$secret\@[2001:db8::7]:7/1",
+                 'unix:/run/redis.sock', '"unix:/run/a b@c:d?db=3"',
+                 'redis://no-such-host.invalid', 'redis://127.0.0.1:1',
+                 'unix:/none')
+    {
+        good("$d main $url;", $url);
+    }
+
+    good("$d main redis://h $_;", $_)
+        for qw(timeout=1ms timeout=1h timeout=50 connect_timeout=1s
+               connect_timeout=3600s connections=1 connections=64 prefix=
+               prefix=a:b%c prefix=api.), 'prefix=' . 'x' x 128,
+            'timeout=5ms connect_timeout=5ms connections=2 prefix=x';
+
+    good("$d a redis://h;\n$d A redis://h;\n$d a-B_c.9 redis://h;", 'names');
+
+    for my $fail ('', 'fail=local', 'fail=open', 'fail=closed', 'sync=off') {
+        good("ratelimit_zone \$arg_a zone=x:1m rate=1r/s redis=main $fail;\n"
+             . "$d main redis://:$secret\@h;\n$server ratelimit zone=x; }",
+             "a zone that comes first, $fail");
+    }
+};
+
+subtest 'secrets' => sub {
+    cmp_ok(length $said, '>', 10000, 'nginx has said a lot');
+    like($said, qr/\[debug\]/, 'at debug level, too');
+    unlike($said, qr/$secret/, 'and never a password');
+};
+
+done_testing();
+
+
+sub bad {
+    my ($text, $name, $message) = @_;
+
+    my $blame = write_conf($text);
+
+    is(test_conf(), "nginx: [emerg] $message in $conf:$blame\n"
+                    . "nginx: configuration file $conf test failed\n", $name);
+}
+
+
+sub good {
+    my ($text, $name) = @_;
+
+    write_conf($text);
+
+    is(test_conf(), "nginx: the configuration file $conf syntax is ok\n"
+                    . "nginx: configuration file $conf test is successful\n",
+       $name);
+}
+
+
+# returns the number of the line that is to blame
+
+sub write_conf {
+    my ($text) = @_;
+
+    my $before = "load_module $module;\npid $dir/nginx.pid; events {}\n"
+                 . "error_log $dir/debug.log debug;\n"
+                 . 'http { access_log off; '
+                 . join(' ', map { "${_}_temp_path $dir/$_;" }
+                             qw(client_body proxy fastcgi uwsgi scgi)) . "\n";
+    my $marked = ($text =~ /\A(.*)# here/s) ? $1 : $text;
+
+    write_file($conf, "$before$text\n}\n");
+
+    return 1 + ("$before$marked" =~ tr/\n//);
+}
+
+
+sub write_file {
+    my ($path, $text) = @_;
+
+    open(my $fh, '>', $path) or die "$path: $!";
+    print $fh $text;
+    close($fh) or die "$path: $!";
+}
+
+
+# all that nginx says, if its exit code agrees
+
+sub test_conf {
+    my $text = `'$nginx' -t -p '$dir' -e '$dir/error.log' -c '$conf' 2>&1`;
+    my $rc = $?;
+    my $failed = $text =~ /test failed$/m ? 1 : 0;
+
+    $said .= $text;
+
+    for my $log ("$dir/error.log", "$dir/debug.log") {
+        $said .= slurp($log);
+        unlink($log);
+    }
+
+    return $text if $rc == $failed << 8;
+
+    return "${text}exit code $rc\n";
+}
+
+
+sub slurp {
+    my ($path) = @_;
+
+    open(my $fh, '<', $path) or return '';
+    local $/;
+
+    return scalar(<$fh>) // '';
+}
