@@ -76,6 +76,9 @@ ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev)
 
         if (ngx_queue_empty(&conn->redis->pending)) {
             ngx_http_ratelimit_redis_hang_up(conn);
+
+        } else {
+            c->close = 0;
         }
 
         return;
