@@ -48,6 +48,10 @@ static u_char *ngx_http_ratelimit_redis_write_key(u_char *p,
     ratelimit_item_t *item);
 static u_char *ngx_http_ratelimit_redis_write_tag(u_char *p,
     ratelimit_item_t *item);
+static u_char *ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark,
+    size_t len);
+static u_char *ngx_http_ratelimit_redis_write_number(u_char *p,
+    uint64_t number);
 static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
 
 
@@ -97,8 +101,10 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
 
     *command = measured;
 
-    p = ngx_sprintf(command->data, "*%ui" CRLF "$7" CRLF "EVALSHA" CRLF
-                    "$40" CRLF, 4 + 2 * command->n);
+    p = ngx_http_ratelimit_redis_write_len(command->data, '*',
+                                           4 + 2 * command->n);
+    p = ngx_cpymem(p, "$7" CRLF "EVALSHA" CRLF "$40" CRLF,
+                   sizeof("$7" CRLF "EVALSHA" CRLF "$40" CRLF) - 1);
     p = ngx_cpymem(p, script->sha, NGX_HTTP_RATELIMIT_SHA1_HEX);
 
     command->args = p;
@@ -130,8 +136,10 @@ ngx_http_ratelimit_redis_create_eval(
         return NULL;
     }
 
-    p = ngx_sprintf(data, "*%ui" CRLF "$4" CRLF "EVAL" CRLF "$%uz" CRLF,
-                    4 + 2 * command->n, script->len);
+    p = ngx_http_ratelimit_redis_write_len(data, '*', 4 + 2 * command->n);
+    p = ngx_cpymem(p, "$4" CRLF "EVAL" CRLF,
+                   sizeof("$4" CRLF "EVAL" CRLF) - 1);
+    p = ngx_http_ratelimit_redis_write_len(p, '$', script->len);
     p = ngx_cpymem(p, script->text, script->len);
     p = ngx_cpymem(p, command->args, args);
 
@@ -235,13 +243,16 @@ static u_char *
 ngx_http_ratelimit_redis_write_args(u_char *p,
     ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q)
 {
-    u_char             digits[NGX_INT_T_LEN];
+    u_char            *last, digits[NGX_INT64_LEN];
     ngx_uint_t         i;
     ratelimit_item_t  *item;
 
-    p = ngx_sprintf(p, CRLF "$%uz" CRLF "%ui" CRLF,
-                    (size_t) (ngx_sprintf(digits, "%ui", command->n) - digits),
-                    command->n);
+    last = ngx_http_ratelimit_redis_write_number(digits, command->n);
+
+    *p++ = CR; *p++ = LF;
+    p = ngx_http_ratelimit_redis_write_len(p, '$', last - digits);
+    p = ngx_cpymem(p, digits, last - digits);
+    *p++ = CR; *p++ = LF;
 
     for (i = 0; i < q->n; i++) {
         item = &q->items[i];
@@ -252,7 +263,9 @@ ngx_http_ratelimit_redis_write_args(u_char *p,
         }
     }
 
-    p = ngx_sprintf(p, "$1" CRLF "%c" CRLF, command->op);
+    p = ngx_http_ratelimit_redis_write_len(p, '$', 1);
+    *p++ = (u_char) command->op;
+    *p++ = CR; *p++ = LF;
 
     for (i = 0; i < q->n; i++) {
         item = &q->items[i];
@@ -261,8 +274,8 @@ ngx_http_ratelimit_redis_write_args(u_char *p,
             continue;
         }
 
-        p = ngx_sprintf(p, "$%d" CRLF, RATELIMIT_SCRIPT_ARGUMENT);
-
+        p = ngx_http_ratelimit_redis_write_len(p, '$',
+                                               RATELIMIT_SCRIPT_ARGUMENT);
         ratelimit_script_argument(item, p);
 
         p += RATELIMIT_SCRIPT_ARGUMENT;
@@ -281,7 +294,7 @@ ngx_http_ratelimit_redis_write_key(u_char *p, ngx_http_ratelimit_redis_t *redis,
 
     last = ngx_http_ratelimit_redis_write_tag(tag, item);
 
-    p = ngx_sprintf(p, "$%uz" CRLF,
+    p = ngx_http_ratelimit_redis_write_len(p, '$',
                     redis->prefix.len + 1 + subject->key.len
                     + subject->use->suffix.len + (last - tag));
 
@@ -303,14 +316,46 @@ ngx_http_ratelimit_redis_write_tag(u_char *p, ratelimit_item_t *item)
 
     shape = item->shape;
 
-    p = ngx_sprintf(p, "%uL%c", item->rule->period / RATELIMIT_SECOND,
-                    ngx_http_ratelimit_redis_letters[shape->algorithm]);
+    p = ngx_http_ratelimit_redis_write_number(p, item->rule->period
+                                                 / RATELIMIT_SECOND);
+    *p++ = ngx_http_ratelimit_redis_letters[shape->algorithm];
 
     if (shape->algorithm == RATELIMIT_SLIDING_WINDOW) {
-        p = ngx_sprintf(p, "%uD", shape->buckets);
+        p = ngx_http_ratelimit_redis_write_number(p, shape->buckets);
     }
 
     return p;
+}
+
+
+/* how many arguments, or bytes, follow */
+
+static u_char *
+ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark, size_t len)
+{
+    *p++ = mark;
+    p = ngx_http_ratelimit_redis_write_number(p, len);
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+/* ngx_sprintf() takes ten times as long, and there are many numbers here */
+
+static u_char *
+ngx_http_ratelimit_redis_write_number(u_char *p, uint64_t number)
+{
+    u_char  *d, digits[NGX_INT64_LEN];
+
+    d = digits + NGX_INT64_LEN;
+
+    do {
+        *--d = (u_char) ('0' + number % 10);
+        number /= 10;
+    } while (number);
+
+    return ngx_cpymem(p, d, digits + NGX_INT64_LEN - d);
 }
 
 
