@@ -7,14 +7,14 @@
 -- The exact level of a bucket is a fraction with the period as denominator: so
 -- many requests are used, and a part of one more.
 
-local function bucket_load(it)
-    local state = call('GET', it.key)
-
-    it.since, it.taken = 0, 0
+local function bucket_load(key)
+    local state = call('GET', key)
 
     if state and #state == 12 then
-        it.since, it.taken = unpack('<I7I5', state)
+        return unpack('<I7I5', state)
     end
+
+    return 0, 0
 end
 
 -- Neither a limit nor what was admitted passes the first test; requests that
@@ -49,33 +49,71 @@ local function bucket_fold(it, elapsed)
 
     it.taken = it.taken - periods * limit
     it.since = it.since + periods * period
+    it.folded = true
 
     return elapsed - periods * period
 end
 
--- the bucket as it is now
+local function bucket_far(time)
+    return (time < 9007199254740991) and time or 9007199254740991
+end
 
-local function bucket_view(it)
-    local period = it.period
-    local elapsed = 0
+local function bucket_write(it, key, since, taken)
+    local lasts = divide_up(taken, it.period, 0, it.limit)
 
-    it.was = it.since
-    it.used, it.part, it.lead = 0, 0, 0
-    it.rebase = false
+    save(key, pack('<I7I5', since, taken), bucket_far(since + lasts))
+end
 
-    if it.taken == 0 then
-        return
+local function bucket_charge(it, key, cost)
+    if it.used == 0 and it.part == 0 then
+
+        if cost > 0 then
+            bucket_write(it, key, now, bucket_bound(it, cost))
+        end
+
+    elseif cost > 0 or it.rebase or it.folded then
+        bucket_write(it, key, it.since, bucket_bound(it, it.taken + cost))
+    end
+end
+
+-- what had dripped back since the last request is taken again, no more
+
+local function bucket_punish(it, key, cost)
+    if cost == 0 or it.used >= it.ceiling then
+        return bucket_charge(it, key, 0)
     end
 
-    if it.since <= now then
-        elapsed = now - it.since
+    bucket_write(it, key, now + it.lead, it.ceiling)
+end
+
+-- the bucket as it is now
+
+local function bucket_view(key, argument)
+    local cost, limit, period, capacity, ceiling = unpack('<I8I8I8I8I8',
+                                                          argument, 9)
+    local since, taken = bucket_load(key)
+    local elapsed = 0
+
+    local it = {
+        allowed = true, rebase = false, verdict = '', charge = bucket_charge,
+        punish = bucket_punish, cost = cost, limit = limit, period = period,
+        capacity = capacity, ceiling = ceiling, since = since, taken = taken,
+        used = 0, part = 0, lead = 0, folded = false
+    }
+
+    if taken == 0 then
+        return it
+    end
+
+    if since <= now then
+        elapsed = now - since
 
         if elapsed >= 2 * period then
             elapsed = bucket_fold(it, elapsed)
         end
 
-    elseif it.since - now <= skew then
-        it.lead = it.since - now
+    elseif since - now <= skew then
+        it.lead = since - now
 
     else
         -- the clock was set back: all that was taken was taken now
@@ -85,7 +123,7 @@ local function bucket_view(it)
 
     it.taken = bucket_bound(it, it.taken)
 
-    local returned, rest = divide(elapsed, it.limit, 0, period)
+    local returned, rest = divide(elapsed, limit, 0, period)
     local used = it.taken - returned
 
     if rest > 0 then
@@ -96,9 +134,11 @@ local function bucket_view(it)
     if used >= 0 then
         it.used, it.part = used, rest
     end
+
+    return it
 end
 
--- the time until a level has fallen to a number of whole requests
+-- the time until so many used requests have fallen to another number
 
 local function bucket_until(it, used, target)
     used = used - target
@@ -111,122 +151,90 @@ local function bucket_until(it, used, target)
 end
 
 -- A cost that finds no room is allowed and delayed if there will be room
--- within so long a wait.  Returns allowed, delay and retry.
+-- within so long a wait.  Returns delay and retry.
 
 local function bucket_admit(it, wait)
-    local cost, ceiling = it.cost, it.ceiling
+    local cost = it.cost
 
     if cost == 0 then
-        return true, 0, 0
+        return 0, 0
     end
 
-    if cost > ceiling then
-        return false, 0, it.period
+    if cost > it.ceiling then
+        it.allowed = false
+        return 0, it.period
     end
 
-    local time = bucket_until(it, it.used + cost, ceiling)
+    local time = bucket_until(it, it.used + cost, it.ceiling)
 
     if time <= wait then
-        return true, time, 0
+        return time, 0
     end
 
-    return false, 0, time - wait
+    it.allowed = false
+
+    return 0, time - wait
 end
 
-local function bucket_far(time)
-    return (time < 9007199254740991) and time or 9007199254740991
-end
+-- What is taken above so many requests is excess.  Above the capacity a
+-- request is soft, unless it may not be.
 
--- what is taken above so many requests is excess; soft is nil if that depends
+local function bucket_verdict(it, above, hard, delay, retry)
+    local used, part, capacity = it.used, it.part, it.capacity
+    local after, allowed = used + it.cost, it.allowed
+    local excess, flags = 0, 0
 
-local function bucket_verdict(it, above, allowed, delay, retry, hard)
-    local cost, part, capacity = it.cost, it.part, it.capacity
-    local used = it.used
-    local after, excess = used + cost, 0
-
-    if after > above then
+    if after >= above then
         excess = (after - above) * 1000
-    end
 
-    if part > 0 and after >= above then
-        excess = excess + divide(part, 1000, 0, it.period)
+        if part > 0 then
+            excess = excess + divide(part, 1000, 0, it.period)
+        end
     end
 
     -- a request that has not returned altogether is a used one
 
-    local counted = (part > 0) and used + 1 or used
-    local whole = counted + cost
-    local soft = allowed and whole > capacity and not hard
+    local whole = (part > 0) and 1 or 0
+    local counted = (allowed and after or used) + whole
 
     if allowed then
-        counted = whole
+        flags = (counted > capacity and not hard) and 3 or 1
     end
 
-    local flags = allowed and 1 or 0
-
-    it.allowed = allowed
-
-    it.verdict = pack('<I8I8I8I8I8I8I8',
-        flags + (soft and 2 or 0) + (it.rebase and 4 or 0),
+    it.verdict = pack('<I8I8I8I8I8I8I8', it.rebase and flags + 4 or flags,
         (capacity > counted) and capacity - counted or 0,
         bucket_far(bucket_until(it, allowed and after or used, 0)),
         bucket_far(retry), bucket_far(delay), bucket_far(excess),
         bucket_far(now + it.lead + divide_up(used, it.period, part, it.limit)))
-end
 
-local function bucket_write(it, since, taken)
-    local lasts = divide_up(taken, it.period, 0, it.limit)
-
-    save(it.key, pack('<I7I5', since, taken), bucket_far(since + lasts))
-end
-
-local function bucket_charge(it, cost)
-    if it.used > 0 or it.part > 0 then
-
-        if cost == 0 and not it.rebase and it.since == it.was then
-            return
-        end
-
-        bucket_write(it, it.since, bucket_bound(it, it.taken + cost))
-
-    elseif cost > 0 then
-        bucket_write(it, now, bucket_bound(it, cost))
-    end
-end
-
--- what had dripped back since the last request is taken again, no more
-
-local function bucket_punish(it, cost)
-    if cost == 0 or it.used >= it.ceiling then
-        return bucket_charge(it, 0)
-    end
-
-    bucket_write(it, now + it.lead, it.ceiling)
+    return it
 end
 
 -- What has dripped back meanwhile would have been lost had the charge not been
 -- there: all that dripped after the bucket would have been whole, which is
 -- what the stamp says.  That much is not given back a second time.
 
-local function bucket_refund(it)
-    local since, stamp, cost = it.since, it.stamp, it.cost
+local function bucket_refund(key, argument)
+    local cost, limit, period, _, ceiling = unpack('<I8I8I8I8I8', argument, 9)
+    local stamp = unpack('<I8', argument, 65)
+    local since, taken = bucket_load(key)
 
-    if it.taken == 0 or since > stamp then
+    if taken == 0 or since > stamp then
         return
     end
 
-    if it.taken <= cost then
-        call('DEL', it.key)
+    if taken <= cost then
+        call('DEL', key)
         return
     end
 
     if now > stamp then
-        local most = (cost < it.ceiling) and cost or it.ceiling
-        local lost = divide_up(most, it.period, 0, it.limit)
+        local most = (cost < ceiling) and cost or ceiling
+        local lost = divide_up(most, period, 0, limit)
 
         lost = (lost < now - stamp) and lost or now - stamp
         since = (since + lost < now) and since + lost or now
     end
 
-    bucket_write(it, since, it.taken - cost)
+    bucket_write({ period = period, limit = limit }, key, since, taken - cost)
 end

@@ -1,5 +1,5 @@
 -- All limits of a request are one decision.  KEYS are the states; ARGV[1] says
--- what is to be done, and then there is one limit for each key.
+-- what is to be done, and then there is one argument for each key.
 --
 --   c  check: charges all if all allow; otherwise those that insist
 --   i  insist: the request was refused elsewhere
@@ -7,89 +7,96 @@
 --
 -- Returns the verdicts, see ratelimit_script.c.
 
-local op = ARGV[1]
-local items = {}
-local allowed = (op == 'c')
+local byte = string.byte
+local op, n = ARGV[1], #KEYS
 
-for i = 1, #KEYS do
-    local algorithm, buckets, width, flags, ring, cost, limit, period,
-          capacity, ceiling, free, wait, stamp
-        = unpack('<BBBBI4I8I8I8I8I8I8I8I8', ARGV[i + 1])
+local function look(i)
+    local argument = ARGV[i + 1]
 
-    local it = {
-        key = KEYS[i], algorithm = algorithms[algorithm], buckets = buckets,
-        width = width, insist = (flags == 1), ring = ring, cost = cost,
-        limit = limit, period = period, capacity = capacity,
-        ceiling = ceiling, free = free, wait = wait, stamp = stamp
-    }
+    return looks[byte(argument)](KEYS[i], argument)
+end
 
-    -- of two limits of one state, the second is charged on top of the first
+if op == 'r' then
+    for i = 1, n do
+        local argument = ARGV[i + 1]
 
+        refunds[byte(argument)](KEYS[i], argument)
+    end
+
+    return redis.status_reply('OK')
+end
+
+if op == 'c' and n == 1 then
+    local it = look(1)
+
+    if it.allowed then
+        it:charge(KEYS[1], it.cost)
+        return it.verdict
+    end
+
+    if not it.rebase and byte(ARGV[2], 4) == 0 then
+        return it.verdict
+    end
+end
+
+local items, verdicts, allowed = {}, {}, (op == 'c')
+
+for i = 1, n do
+    local it = look(i)
+
+    items[i] = it
+    verdicts[i] = it.verdict
+    allowed = allowed and it.allowed
+end
+
+-- of two limits of one state, the second is charged on top of the first
+
+local function current(i)
     for j = 1, i - 1 do
         if KEYS[j] == KEYS[i] then
-            it.again = true
+            return look(i)
         end
     end
 
-    items[i] = it
-    it.algorithm.load(it)
-
-    if op ~= 'r' then
-        it.algorithm.look(it)
-        allowed = allowed and it.allowed
-    end
+    return items[i]
 end
 
-local function reload(it)
-    it.algorithm.load(it)
+for i = 1, n do
+    local it, cost = items[i], items[i].cost
 
-    if op ~= 'r' then
-        it.algorithm.look(it)
-    end
-end
+    if allowed then
+        current(i):charge(KEYS[i], cost)
 
--- a refused request is counted only where somebody insists
+    elseif byte(ARGV[i + 1], 4) == 1 then
 
-local function settle(it)
-    if it.insist and not it.allowed then
-        it.algorithm.punish(it, it.cost)
+        -- a refused request is counted only where somebody insists
 
-        -- who was refused waits for this one, too
+        if it.allowed then
+            current(i):charge(KEYS[i], cost)
 
-        reload(it)
+        else
+            local now = current(i)
 
-    elseif it.insist then
-        it.algorithm.charge(it, it.cost)
+            if now.punish then
+                now:punish(KEYS[i], cost)
+            else
+                now:charge(KEYS[i], cost)
+            end
+
+            -- who was refused waits for this one, too
+
+            verdicts[i] = look(i).verdict
+        end
 
     elseif it.rebase then
-        it.algorithm.charge(it, 0)
+
+        -- what the clock left in the future must not stay there
+
+        current(i):charge(KEYS[i], 0)
     end
 end
 
-local verdicts = {}
-
-for i, it in ipairs(items) do
-    local passed, verdict = it.allowed, it.verdict
-
-    if it.again then
-        reload(it)
-        it.allowed, it.verdict = passed, verdict
-    end
-
-    if op == 'r' then
-        it.algorithm.refund(it)
-
-    elseif allowed then
-        it.algorithm.charge(it, it.cost)
-
-    else
-        settle(it)
-    end
-
-    verdicts[i] = it.verdict
-end
-
-if op ~= 'c' then
+if op == 'i' then
     return redis.status_reply('OK')
 end
 

@@ -3,83 +3,73 @@
 --   7 bytes  end of the window
 --   5 bytes  requests in it
 
-local function fixed_window_load(it)
-    local state = call('GET', it.key)
-
-    it.finish, it.count = 0, 0
+local function fixed_window_load(key)
+    local state = call('GET', key)
 
     if state and #state == 12 then
-        it.finish, it.count = unpack('<I7I5', state)
+        return unpack('<I7I5', state)
     end
+
+    return 0, 0
 end
 
-local function fixed_window_look(it)
-    local period = it.period
-    local finish, count = it.finish, it.count
-
-    it.rebase = false
-
-    if finish <= now or finish - now > period + skew then
-
-        -- a new window; if the clock was set back, with the count of the old
-
-        if finish <= now then
-            count = 0
-        end
-
-        it.rebase = (count ~= 0)
-        it.fresh = true
-        it.finish = now + period - wall % period
-        it.count = count
-
-        finish = it.finish
-    end
-
-    local left = finish - now
-
-    if admit(it, count) then
-        return window_verdict(it, (count > 0 or it.cost > 0) and left or 0, 0,
-                              finish)
-    end
-
-    window_verdict(it, (count > 0) and left or 0,
-                   (it.cost > it.ceiling) and period or left, finish)
-end
-
-local function fixed_window_charge(it, cost)
+local function fixed_window_charge(it, key, cost)
     if cost == 0 and not it.rebase then
         return
     end
 
     local count = it.count + cost
+    local state = pack('<I7I5', it.finish,
+                       (count < 1099511627775) and count or 1099511627775)
 
-    if count > 1099511627775 then
-        count = 1099511627775
-    end
-
-    local state = pack('<I7I5', it.finish, count)
-
-    if it.fresh then
-        save(it.key, state, it.finish)
+    if it.opens then
+        save(key, state, it.finish)
     else
-        restore(it.key, state)
+        update(key, state)
     end
 end
 
-local function fixed_window_refund(it)
-    if it.finish ~= it.stamp or it.count == 0 then
-        return
+looks[0] = function(key, argument)
+    local cost, limit, period, _, ceiling = unpack('<I8I8I8I8I8', argument, 9)
+    local finish, count = fixed_window_load(key)
+    local opens, rebase = false, false
+
+    if finish <= now then
+        finish, count = now + period - wall % period, 0
+        opens = true
+
+    elseif finish - now > period + skew then
+        -- the clock was set back: the count stays, the end would be too far
+        finish = now + period - wall % period
+        opens, rebase = true, count > 0
     end
 
-    local count = (it.count > it.cost) and it.count - it.cost or 0
+    local left = finish - now
+    local reset = (count > 0) and left or 0
+    local retry = 0
 
-    restore(it.key, pack('<I7I5', it.finish, count))
+    local allowed, flags, remaining, excess = admit(count, cost, limit,
+                                                    ceiling)
+    if not allowed then
+        retry = (cost > ceiling) and period or left
+
+    elseif cost > 0 then
+        reset = left
+    end
+
+    return {
+        allowed = allowed, rebase = rebase, charge = fixed_window_charge,
+        cost = cost, finish = finish, count = count, opens = opens,
+        verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
+                       remaining, reset, retry, 0, excess, finish)
+    }
 end
 
-algorithms[0] = {
-    load = fixed_window_load,
-    look = fixed_window_look,
-    charge = fixed_window_charge,
-    punish = fixed_window_charge,
-    refund = fixed_window_refund
-}
+refunds[0] = function(key, argument)
+    local cost, stamp = unpack('<I8', argument, 9), unpack('<I8', argument, 65)
+    local finish, count = fixed_window_load(key)
+
+    if finish == stamp and count > 0 then
+        update(key, pack('<I7I5', finish, (count > cost) and count - cost or 0))
+    end
+end

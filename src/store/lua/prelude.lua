@@ -1,13 +1,17 @@
 -- What all scripts begin with.  All times are microseconds, all numbers integers
 -- below 2^53.
+--
+-- An algorithm, by its number, has two functions, which are called with the key
+-- of a state and an argument, see ratelimit_script.c:
+--
+--   looks    reads the state and tells what would happen to the request:
+--            allowed, rebase and the verdict; with what charge needs, which
+--            counts a cost, whatever look said; and punish, if a cost that was
+--            refused is counted otherwise
+--   refunds  gives back what was charged
 
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
-local format, rep, sub = string.format, string.rep, string.sub
-
--- by number: load reads a state, look tells what would happen to a request,
--- charge, punish and refund change the state, as in src/core/
-
-local algorithms = {}
+local looks, refunds = {}, {}
 
 -- a state that lies further in the future means that the clock was set back
 

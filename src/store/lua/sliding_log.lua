@@ -9,40 +9,46 @@
 -- how many ticks it lies before the reference.  A tick is 1 us, for periods
 -- that are too long for it 1 ms, rounded up: a time is never kept too early.
 --
--- The ring grows as it is needed, up to it.ring places.  A long one is read
--- and written in pieces.
+-- The ring grows as it is needed, up to the number that the argument says; a
+-- long one is read and written in pieces.
 
-local function sliding_log_load(it)
-    local length, state
+local rep, sub, format = string.rep, string.sub, string.format
 
-    it.tick = (it.period < 549755813888) and 1 or 1000
-    it.long = (it.ring > 1024)
+local function sliding_log_load(key, argument)
+    local ring, cost, _, period = unpack('<I4I8I8I8', argument, 5)
+    local length, state, time, head, n
 
-    if it.long then
-        state = call('GETRANGE', it.key, '0', '14')
-        length = call('STRLEN', it.key)
+    if ring > 1024 then
+        state = call('GETRANGE', key, '0', '14')
+        length = call('STRLEN', key)
     else
-        state = call('GET', it.key)
+        state = call('GET', key)
         length = state and #state or 0
     end
 
-    it.places = (length - 15) / 5
-    it.state = state
-    it.n = 0
+    local places = (length - 15) / 5
 
-    if it.places >= 1 and it.places % 1 == 0 then
-        it.time, it.head, it.n = unpack('<I7I4I4', state)
+    if places >= 1 and places % 1 == 0 then
+        time, head, n = unpack('<I7I4I4', state)
+
+        if head >= places or n > places then
+            n = 0
+        end
     end
 
-    if it.n == 0 or it.n > it.places or it.head >= it.places then
-        it.time, it.head, it.n, it.places = now, 0, 0, 0
+    if not n or n == 0 then
+        time, head, n, places = now, 0, 0, 0
     end
 
-    if it.n > it.ring then
-        it.n = it.ring
-    end
+    local tick = (period < 549755813888) and 1 or 1000
 
-    it.base = (it.time - it.time % it.tick) / it.tick
+    return {
+        allowed = true, rebase = false, verdict = '', charge = false,
+        key = key, ring = ring, cost = cost, period = period, tick = tick,
+        state = (ring <= 1024) and state, places = places, time = time,
+        head = head, n = (n < ring) and n or ring,
+        base = (time - time % tick) / tick
+    }
 end
 
 -- the age of the i'th last time
@@ -52,11 +58,11 @@ local function sliding_log_age(it, i)
     local at = 15 + ((place < 0) and place + it.places or place) * 5
     local ticks
 
-    if it.long then
+    if it.state then
+        ticks = unpack('<I5', it.state, at + 1)
+    else
         ticks = unpack('<I5', call('GETRANGE', it.key, format('%d', at),
                                    format('%d', at + 4)))
-    else
-        ticks = unpack('<I5', it.state, at + 1)
     end
 
     return (it.base - ticks) % 1099511627776
@@ -85,57 +91,12 @@ local function sliding_log_younger(it, age)
     return low
 end
 
-local function sliding_log_up(it, time)
-    local part = time % it.tick
+-- up to a whole tick
 
-    return (part > 0) and time - part + it.tick or time
-end
+local function sliding_log_round(time, tick)
+    local part = time % tick
 
-local function sliding_log_look(it)
-    local time, tick, period = it.time, it.tick, it.period
-
-    it.rebase = false
-
-    if time - now > skew then
-        -- the clock was set back: all times move with it
-        time = sliding_log_up(it, now)
-        it.time = time
-        it.rebase = true
-    end
-
-    -- times that lie so far before the reference have left the period
-
-    local span = time + period - now
-    local used = 0
-
-    if it.n > 0 and span > 0 then
-        used = sliding_log_younger(it, sliding_log_up(it, span) / tick)
-    end
-
-    local stamp = sliding_log_up(it, (time > now) and time or now)
-
-    if admit(it, used) and it.cost > 0 then
-        return window_verdict(it, stamp + period - now, 0, stamp)
-    end
-
-    local reset, retry = 0, 0
-
-    if used > 0 then
-        reset = span - sliding_log_age(it, 1) * tick
-    end
-
-    if it.allowed then
-        retry = 0
-
-    elseif it.cost > it.ceiling then
-        retry = period
-
-    else
-        -- the one that has to leave
-        retry = span - sliding_log_age(it, it.ceiling - it.cost + 1) * tick
-    end
-
-    window_verdict(it, reset, retry, stamp)
+    return (part > 0) and time - part + tick or time
 end
 
 -- the bytes of the times from the i'th last to the j'th last
@@ -145,13 +106,12 @@ local function sliding_log_slice(it, i, j)
         return ''
     end
 
-    if it.long then
+    if not it.state then
         it.state = call('GET', it.key)
-        it.long = false
     end
 
-    local first, last = it.head - i, it.head - j
     local state, places = it.state, it.places
+    local first, last = it.head - i, it.head - j
 
     if last < 0 then
         first, last = first + places, last + places
@@ -161,18 +121,26 @@ local function sliding_log_slice(it, i, j)
         return sub(state, 16 + first * 5, 20 + last * 5)
     end
 
-    return sub(state, 16 + (first + places) * 5) .. sub(state, 16, 20 + last * 5)
+    return sub(state, 16 + (first + places) * 5)
+           .. sub(state, 16, 20 + last * 5)
 end
 
--- all times as they are when the reference is the time now
+-- a ring with so many places for these times
 
-local function sliding_log_rebased(it)
+local function sliding_log_pack(time, times, places)
+    local n = #times / 5
+
+    return pack('<I7I4I4', time, n % places, n) .. times
+           .. rep('\0', (places - n) * 5)
+end
+
+-- after the clock was set back: all times move with it
+
+local function sliding_log_rebase(it)
     local times = {}
     local base = it.time / it.tick
 
     it.n = sliding_log_younger(it, 549755813888)
-
-    sliding_log_slice(it, 1, 1)
 
     for i = it.n, 1, -1 do
         times[it.n - i + 1] = pack('<I5', base - sliding_log_age(it, i))
@@ -181,125 +149,165 @@ local function sliding_log_rebased(it)
     return table.concat(times)
 end
 
--- a ring with so many places for these times, and some that are added
+-- all anew, in a ring that has room for some more; if the rule has none for
+-- all times, without the oldest
 
-local function sliding_log_rewrite(it, times, added, places, expires)
-    local n = #times / 5 + #added / 5
-
-    save(it.key, pack('<I7I4I4', it.time, (n < places) and n or 0, n)
-                 .. times .. added .. rep('\0', (places - n) * 5),
-         expires)
-end
-
--- a request in a ring that is too small, though not too small for the rule
-
-local function sliding_log_grow(it, times, added, cost, expires)
+local function sliding_log_rewrite(it, times, added, expires)
     local n = #times / 5
+    local need = n + #added / 5
     local places = n + (n - n % 4) / 4 + 3
 
-    places = (places > n + cost) and places or n + cost
+    places = (places > need) and places or need
     places = (places < it.ring) and places or it.ring
 
-    if n + cost > places then
-        times = sub(times, (n + cost - places) * 5 + 1)
+    if need > places then
+        times = sub(times, (need - places) * 5 + 1)
     end
 
-    sliding_log_rewrite(it, times, added, places, expires)
+    save(it.key, sliding_log_pack(it.time, times .. added, places), expires)
 end
 
--- whether the ring needs to grow: not if what is overwritten has left
+-- forgets what would be too old to be told apart with another reference
 
-local function sliding_log_full(it, cost, ticks)
-    if it.n + cost <= it.places or it.places >= it.ring then
+local function sliding_log_prune(it, step)
+    if it.n > 0 and step + sliding_log_age(it, it.n) >= 549755813888 then
+        it.n = sliding_log_younger(it, (step < 549755813888)
+                                       and 549755813888 - step or 0)
+    end
+end
+
+-- whether there is room, if only at the places of times that count no more
+
+local function sliding_log_fits(it, cost, step)
+    local places = it.places
+
+    if cost > places then
         return false
     end
 
-    if cost > it.places then
+    if it.n + cost <= places or places >= it.ring then
         return true
     end
 
-    local age = ticks - it.base + sliding_log_age(it, it.places - cost + 1)
+    local age = step + sliding_log_age(it, places - cost + 1)
 
-    return (age - 2) * it.tick < it.period + skew
+    return (age - 2) * it.tick >= it.period + skew
 end
 
--- forgets what would be too old to be told apart with this reference
-
-local function sliding_log_prune(it, ticks)
-    local step = ticks - it.base
-
-    if it.n > 0 and step + sliding_log_age(it, it.n) >= 549755813888 then
-        step = (step < 549755813888) and 549755813888 - step or 0
-        it.n = sliding_log_younger(it, step)
-    end
-end
-
-local function sliding_log_write(it, added, cost, expires)
-    local head, places = it.head, it.places
+local function sliding_log_write(it, added, cost)
+    local key, head, places = it.key, it.head, it.places
     local room = places - head
     local n = it.n + cost
     local at = format('%d', 15 + head * 5)
 
     if cost <= room then
-        call('SETRANGE', it.key, at, added)
+        call('SETRANGE', key, at, added)
     else
-        call('SETRANGE', it.key, at, sub(added, 1, room * 5))
-        call('SETRANGE', it.key, '15', sub(added, room * 5 + 1))
+        call('SETRANGE', key, at, sub(added, 1, room * 5))
+        call('SETRANGE', key, '15', sub(added, room * 5 + 1))
     end
 
     n = (n < places) and n or places
     n = (n < it.ring) and n or it.ring
 
-    call('SETRANGE', it.key, '0',
+    call('SETRANGE', key, '0',
          pack('<I7I4I4', it.time, (head + cost) % places, n))
-    extend(it.key, expires)
 end
 
-local function sliding_log_charge(it, cost)
-    local tick, expires = it.tick, nil
-
-    cost = (cost < it.ring) and cost or it.ring
+local function sliding_log_charge(it, key, cost)
+    local time, tick, period = it.time, it.tick, it.period
 
     if cost == 0 then
-        if it.rebase and it.n > 0 then
-            expires = it.time - sliding_log_age(it, 1) * tick + it.period
-            local times = sliding_log_rebased(it)
-            sliding_log_rewrite(it, times, '', it.n, expires)
+
+        if it.rebase then
+            local newest = sliding_log_age(it, 1) * tick
+
+            sliding_log_rewrite(it, sliding_log_rebase(it), '',
+                                time - newest + period)
         end
 
         return
     end
 
-    local time = sliding_log_up(it, (it.time > now) and it.time or now)
+    cost = (cost < it.ring) and cost or it.ring
+
+    local moved = it.rebase and sliding_log_rebase(it)
+
+    time = sliding_log_round((time > now) and time or now, tick)
+    it.time = time
+
     local ticks = time / tick
     local added = rep(pack('<I5', ticks), cost)
 
-    expires = time + it.period
-
-    if it.rebase then
-        local times = sliding_log_rebased(it)
-        it.time = time
-        return sliding_log_grow(it, times, added, cost, expires)
+    if moved then
+        return sliding_log_rewrite(it, moved, added, time + period)
     end
 
-    sliding_log_prune(it, ticks)
-    it.time = time
+    sliding_log_prune(it, ticks - it.base)
 
-    if it.places == 0 or sliding_log_full(it, cost, ticks) then
-        return sliding_log_grow(it, sliding_log_slice(it, it.n, 1), added,
-                                cost, expires)
+    if sliding_log_fits(it, cost, ticks - it.base) then
+        sliding_log_write(it, added, cost)
+        extend(key, time + period)
+    else
+        sliding_log_rewrite(it, sliding_log_slice(it, it.n, 1), added,
+                            time + period)
     end
-
-    sliding_log_write(it, added, cost, expires)
 end
 
-local function sliding_log_refund(it)
-    if it.n == 0 then
-        return
+looks[2] = function(key, argument)
+    local it = sliding_log_load(key, argument)
+    local cost, limit, period, _, ceiling = unpack('<I8I8I8I8I8', argument, 9)
+    local time, tick = it.time, it.tick
+    local used, reset, retry = 0, 0, 0
+
+    it.charge = sliding_log_charge
+
+    if time - now > skew then
+        time = sliding_log_round(now, tick)
+        it.time = time
+        it.rebase = true
     end
 
-    local age = (it.base - sliding_log_up(it, it.stamp) / it.tick)
-                % 1099511627776
+    -- times that lie so far before the reference have left the period
+
+    local span = time + period - now
+
+    if it.n > 0 and span > 0 then
+        used = sliding_log_younger(it, sliding_log_round(span, tick) / tick)
+    end
+
+    local stamp = sliding_log_round((time > now) and time or now, tick)
+    local allowed, flags, remaining, excess = admit(used, cost, limit, ceiling)
+
+    if allowed and cost > 0 then
+        reset = stamp + period - now
+
+    elseif used > 0 then
+        reset = span - sliding_log_age(it, 1) * tick
+    end
+
+    if not allowed then
+        retry = period
+
+        -- the one that has to leave
+
+        if cost <= ceiling then
+            retry = span - sliding_log_age(it, ceiling - cost + 1) * tick
+        end
+    end
+
+    it.allowed = allowed
+    it.verdict = pack('<I8I8I8I8I8I8I8', it.rebase and flags + 4 or flags,
+                      remaining, (reset > 0) and reset or 0,
+                      (retry > 0 or allowed) and retry or 1, 0, excess, stamp)
+
+    return it
+end
+
+refunds[2] = function(key, argument)
+    local it = sliding_log_load(key, argument)
+    local stamp = sliding_log_round((unpack('<I8', argument, 65)), it.tick)
+    local age = (it.base - stamp / it.tick) % 1099511627776
     local later = sliding_log_younger(it, age)
     local found = 0
 
@@ -313,23 +321,12 @@ local function sliding_log_refund(it)
         return
     end
 
-    local n = it.n - found
-
-    if n == 0 then
-        call('DEL', it.key)
+    if found == it.n then
+        call('DEL', key)
         return
     end
 
-    restore(it.key, pack('<I7I4I4', it.time, n % it.places, n)
-                    .. sliding_log_slice(it, it.n, later + found + 1)
-                    .. sliding_log_slice(it, later, 1)
-                    .. rep('\0', (it.places - n) * 5))
+    update(key, sliding_log_pack(it.time,
+                            sliding_log_slice(it, it.n, later + found + 1)
+                            .. sliding_log_slice(it, later, 1), it.places))
 end
-
-algorithms[2] = {
-    load = sliding_log_load,
-    look = sliding_log_look,
-    charge = sliding_log_charge,
-    punish = sliding_log_charge,
-    refund = sliding_log_refund
-}

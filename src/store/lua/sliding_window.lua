@@ -10,11 +10,12 @@
 -- Positions inside of a sub-window are measured in units of 1 us / buckets, so
 -- a sub-window has period units.
 
+local kinds = { [2] = '<I2', [4] = '<I4' }
+local most = { [2] = 65535, [4] = 4294967295 }
+
 -- index of the sub-window of a time, and the units since its start
 
-local function sliding_window_at(it, time)
-    local period, buckets = it.period, it.buckets
-
+local function sliding_window_at(time, period, buckets)
     local past = time % period
     local units = past * buckets
     local elapsed = units % period
@@ -23,122 +24,137 @@ local function sliding_window_at(it, time)
            elapsed
 end
 
-local function sliding_window_get(it, place)
-    return (unpack(it.kind, it.state, 13 + place * it.width))
+-- counters of another width, of a rule that was changed
+
+local function sliding_window_convert(state, ring, width)
+    local total = 0
+    local counts = { unpack('<' .. string.rep((width == 2) and 'I4' or 'I2',
+                                              ring), state, 13) }
+    for i = 1, ring do
+        local count = (counts[i] < most[width]) and counts[i] or most[width]
+
+        counts[i] = pack(kinds[width], count)
+        total = total + count
+    end
+
+    return total, string.sub(state, 1, 12)
+                  .. table.concat(counts, '', 1, ring)
 end
 
--- all counters, from the one of the newest sub-window back
+-- index, total and the state
 
-local function sliding_window_counts(it)
-    local ring = it.buckets + 1
-    local counts = { unpack('<' .. rep(sub(it.kind, 2), ring), it.state, 13) }
+local function sliding_window_load(key, ring, width)
+    local state = call('GET', key)
+    local length = state and #state - 12
+
+    if length == ring * width then
+        local index, total = unpack('<I7I5', state)
+        return index, total, state
+    end
+
+    if length == ring * (6 - width) then
+        return unpack('<I7', state),
+               sliding_window_convert(state, ring, width)
+    end
+
+    return 0, 0, string.rep('\0', 12 + ring * width)
+end
+
+-- all counters, from that at a place back
+
+local function sliding_window_counts(state, ring, width, place)
     local back = {}
-
+    local counts = { unpack('<' .. string.rep((width == 2) and 'I2' or 'I4',
+                                              ring), state, 13) }
     for i = 0, ring - 1 do
-        back[i] = counts[(it.place - i) % ring + 1]
+        back[i] = counts[(place - i) % ring + 1]
     end
 
     return back
 end
 
--- the state of a rule that had counters of another width
+-- the state with a count at a place, and zeros at so many before it
 
-local function sliding_window_convert(it, state)
-    local ring, total = it.buckets + 1, 0
-    local other = (it.width == 2) and 'I4' or 'I2'
-    local counts = { unpack('<' .. rep(other, ring), state, 13) }
+local function sliding_window_put(index, total, it, place, count, zeros)
+    local rep, sub = string.rep, string.sub
+    local state, width, ring = it.state, it.width, it.ring
+    local first = place - zeros
+    local head = pack('<I7I5', index, total)
+    local rest = 13 + (place + 1) * width
 
-    for i = 1, ring do
-        local count = (counts[i] < it.most) and counts[i] or it.most
+    count = pack(kinds[width], count)
 
-        counts[i] = pack(it.kind, count)
-        total = total + count
+    if first >= 0 then
+        return head .. sub(state, 13, 12 + first * width)
+               .. rep('\0', zeros * width) .. count .. sub(state, rest)
     end
 
-    it.total = total
-    it.state = sub(state, 1, 12) .. table.concat(counts, '', 1, ring)
+    return head .. rep('\0', place * width) .. count
+           .. sub(state, rest, 12 + (first + ring) * width)
+           .. rep('\0', -first * width)
 end
 
-local function sliding_window_load(it)
-    local ring, width = it.buckets + 1, it.width
-    local state = call('GET', it.key)
-    local length = state and #state - 12
+-- puts each counter where it belongs when the newest index is another one
 
-    it.kind = (width == 2) and '<I2' or '<I4'
-    it.most = (width == 2) and 65535 or 4294967295
+local function sliding_window_rotate(it)
+    local ring, width = it.ring, it.width
+    local counts = sliding_window_counts(it.state, ring, width, it.place)
+    local state = {}
 
-    if length == ring * width then
-        it.index, it.total = unpack('<I7I5', state)
-        it.state = state
+    it.place = it.index % ring
 
-    elseif length == ring * (6 - width) then
-        it.index = unpack('<I7', state)
-        sliding_window_convert(it, state)
+    for i = 0, ring - 1 do
+        state[(it.place - i) % ring + 1] = pack(kinds[width], counts[i])
+    end
 
+    it.state = string.sub(it.state, 1, 12) .. table.concat(state)
+end
+
+local function sliding_window_charge(it, key, cost)
+    if it.rebase then
+        sliding_window_rotate(it)
+
+    elseif cost == 0 then
+        return
+    end
+
+    local width, place, gap = it.width, it.place, it.gap
+    local before = 0
+
+    if gap == 0 then
+        before = unpack(kinds[width], it.state, 13 + place * width)
+    end
+
+    local count = before + cost
+
+    if count > most[width] then
+        count = most[width]
+    end
+
+    local state = sliding_window_put(it.index, it.total - before + count, it,
+                                     place, count, (gap > 0) and gap - 1 or 0)
+
+    if gap == 0 and it.total > 0 and not it.rebase then
+        update(key, state)
     else
-        it.index, it.total = 0, 0
-        it.state = rep('\0', 12 + ring * width)
+        save(key, state, now + it.lasts)
     end
 end
 
--- the sub-window that is current, and the counters that have not left
+-- units as a time, rounded up
 
-local function sliding_window_view(it)
-    local ring = it.buckets + 1
-    local index, elapsed = sliding_window_at(it, now)
-    local newest, gap, ahead = it.index, 0, -elapsed
+local function sliding_window_time(units, buckets)
+    local part = units % buckets
 
-    it.rebase = false
-
-    if newest <= index then
-
-        -- of the sub-windows entered meanwhile the counters are stale
-
-        gap = index - newest
-        gap = (gap < ring) and gap or ring
-        newest = index
-
-    elseif newest <= sliding_window_at(it, now + skew) then
-        ahead = (newest - index) * it.period - elapsed
-        index = newest
-        elapsed = 0
-
-    else
-        -- the clock was set back: what is newest there becomes current
-        it.rebase = true
-    end
-
-    it.current, it.elapsed = index, elapsed
-    it.place, it.gap, it.ahead = newest % ring, gap, ahead
-    it.full, it.old = 0, 0
-
-    if gap < ring then
-        local full = it.total
-
-        for i = 0, gap - 1 do
-            full = full - sliding_window_get(it, (it.place - i) % ring)
-        end
-
-        it.old = sliding_window_get(it, (it.place + 1) % ring)
-        it.full = full - it.old
-    end
+    return (units - part) / buckets + ((part > 0) and 1 or 0)
 end
 
-local function sliding_window_time(it, units)
-    units = it.ahead + units
-
-    local part = units % it.buckets
-
-    return (part > 0) and (units - part) / it.buckets + 1
-                      or units / it.buckets
-end
-
--- the time until no more than room is used: looks into the sub-windows to
+-- the units until no more than room is used: looks into the sub-windows to
 -- come, in each of which the share of the oldest one falls steadily
 
-local function sliding_window_retry(it, counts, room)
-    local units, distance, period = 0, it.buckets, it.period
-    local full, old = it.full, it.old
+local function sliding_window_retry(it, counts, period, room)
+    local units, distance = 0, it.ring - 1
+    local full, old = it.total - it.old, it.old
 
     while full > room and distance > 0 do
         distance = distance - 1
@@ -157,132 +173,121 @@ local function sliding_window_retry(it, counts, room)
         units = units + period - divide(room, period, 0, old)
     end
 
-    return sliding_window_time(it, units)
+    return units
 end
 
--- the time until the newest request that counts has left altogether
+-- how long the newest request that counts still does, and when there is room
 
-local function sliding_window_reset(it, counts)
-    for distance = it.gap, it.buckets do
+local function sliding_window_wait(it, ahead, period, room)
+    local ring = it.ring
+    local counts = sliding_window_counts(it.state, ring, it.width, it.place)
+    local reset, retry = 0, 0
+
+    for distance = it.gap, ring - 1 do
         if counts[distance] > 0 then
-            return sliding_window_time(it, (it.buckets + 1 - distance)
-                                           * it.period)
+            reset = sliding_window_time(ahead + (ring - distance) * period,
+                                        ring - 1)
+            break
         end
     end
 
-    return 0
+    if it.allowed then
+        return reset, 0
+    end
+
+    if room < 0 then
+        return reset, period
+    end
+
+    retry = ahead + sliding_window_retry(it, counts, period, room)
+
+    return reset, sliding_window_time(retry, ring - 1)
 end
 
-local function sliding_window_look(it)
-    sliding_window_view(it)
+looks[1] = function(key, argument)
+    local _, buckets, width, cost, limit, period, ceiling
 
-    local cost, ceiling, period = it.cost, it.ceiling, it.period
-    local old, retry = it.old, 0
+    _, buckets, width, _, _, cost, limit, period, _, ceiling
+        = unpack('<BBBBI4I8I8I8I8I8', argument)
 
-    if old > 0 and it.elapsed > 0 then
-        old = divide_up(old, period - it.elapsed, 0, period)
-    end
+    local ring = buckets + 1
+    local newest, total, state = sliding_window_load(key, ring, width)
+    local index, elapsed = sliding_window_at(now, period, buckets)
 
-    if admit(it, it.full + old) and cost > 0 then
-        return window_verdict(it,
-                         sliding_window_time(it, (it.buckets + 1) * period), 0,
-                         it.current)
-    end
+    local ahead, gap, old, rebase = -elapsed, 0, 0, false
 
-    local counts = sliding_window_counts(it)
+    if newest <= index then
+        gap = (index - newest < ring) and index - newest or ring
+        newest = index
 
-    if it.allowed then
-        retry = 0
-
-    elseif cost > ceiling then
-        retry = period
+    elseif newest <= sliding_window_at(now + skew, period, buckets) then
+        ahead = (newest - index) * period - elapsed
+        index, elapsed = newest, 0
 
     else
-        retry = sliding_window_retry(it, counts, ceiling - cost)
+        -- the clock was set back: what is newest there becomes current
+        rebase = true
     end
 
-    window_verdict(it, sliding_window_reset(it, counts), retry, it.current)
-end
+    local place = newest % ring
 
--- puts each counter where it belongs when the newest index is another one
+    -- the counters of the sub-windows entered meanwhile are stale
 
-local function sliding_window_rotate(it)
-    local ring = it.buckets + 1
-    local counts = sliding_window_counts(it)
-    local state = {}
+    if gap == ring then
+        total = 0
 
-    it.place = it.current % ring
+    else
+        for i = place - gap + 1, place do
+            total = total - unpack(kinds[width], state,
+                                   13 + i % ring * width)
+        end
 
-    for i = 0, ring - 1 do
-        state[(it.place - i) % ring + 1] = pack(it.kind, counts[i])
+        old = unpack(kinds[width], state, 13 + (place + 1) % ring * width)
+        total = (total > old) and total or old
     end
 
-    it.state = sub(it.state, 1, 12) .. table.concat(state)
-end
+    local used = total
 
--- writes a count, and zeros to so many places before it
-
-local function sliding_window_put(it, place, count, zeros)
-    local width, state = it.width, it.state
-    local first = place - zeros
-
-    count = pack(it.kind, count)
-
-    if first >= 0 then
-        return sub(state, 13, 12 + first * width) .. rep('\0', zeros * width)
-               .. count .. sub(state, 13 + (place + 1) * width)
+    if old > 0 and elapsed > 0 then
+        used = total - old + divide_up(old, period - elapsed, 0, period)
     end
 
-    first = first + it.buckets + 1
+    local allowed, flags, remaining, excess = admit(used, cost, limit, ceiling)
+    local reset, retry = sliding_window_time(ahead + ring * period, buckets), 0
 
-    return rep('\0', place * width) .. count
-           .. sub(state, 13 + (place + 1) * width, 12 + first * width)
-           .. rep('\0', (it.buckets + 1 - first) * width)
+    local it = {
+        allowed = allowed, rebase = rebase, charge = sliding_window_charge,
+        cost = cost, ring = ring, width = width, state = state, index = index,
+        place = place, gap = gap, total = total, old = old, lasts = reset,
+        verdict = ''
+    }
+
+    if not allowed or cost == 0 then
+        reset, retry = sliding_window_wait(it, ahead, period, ceiling - cost)
+    end
+
+    it.verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
+                      remaining, reset, retry, 0, excess, index)
+
+    return it
 end
 
-local function sliding_window_charge(it, cost)
-    if it.rebase then
-        sliding_window_rotate(it)
+refunds[1] = function(key, argument)
+    local _, buckets, width, cost = unpack('<BBBxxxxxI8', argument)
+    local stamp = unpack('<I8', argument, 65)
+    local it = { width = width, ring = buckets + 1 }
+    local index, total, state = sliding_window_load(key, it.ring, width)
 
-    elseif cost == 0 then
+    if total == 0 or stamp > index or index - stamp > buckets then
         return
     end
 
-    local gap, place = it.gap, it.place
-    local before = (gap == 0) and sliding_window_get(it, place) or 0
-    local count = before + cost
+    local place = stamp % it.ring
+    local before = unpack(kinds[width], state, 13 + place * width)
+    local count = (before > cost) and before - cost or 0
 
-    if count > it.most then
-        count = it.most
-    end
+    it.state = state
 
-    local total = it.full + it.old - before + count
-    local zeros = (gap > 0) and gap - 1 or 0
-
-    save(it.key, pack('<I7I5', it.current, total)
-                 .. sliding_window_put(it, place, count, zeros),
-         now + sliding_window_time(it, (it.buckets + 1) * it.period))
+    update(key, sliding_window_put(index, total - before + count, it, place,
+                                   count, 0))
 end
-
-local function sliding_window_refund(it)
-    local stamp = it.stamp
-
-    if it.total == 0 or stamp > it.index or it.index - stamp > it.buckets then
-        return
-    end
-
-    local place = stamp % (it.buckets + 1)
-    local before = sliding_window_get(it, place)
-    local count = (before > it.cost) and before - it.cost or 0
-
-    restore(it.key, pack('<I7I5', it.index, it.total - before + count)
-                    .. sliding_window_put(it, place, count, 0))
-end
-
-algorithms[1] = {
-    load = sliding_window_load,
-    look = sliding_window_look,
-    charge = sliding_window_charge,
-    punish = sliding_window_charge,
-    refund = sliding_window_refund
-}

@@ -1,21 +1,15 @@
 -- A bucket of tokens that is refilled steadily at N in a period; a request
 -- takes as many as it costs, and may wait for them for a while.
 
-local function token_bucket_look(it)
-    bucket_view(it)
-
-    local allowed, delay, retry = bucket_admit(it, it.wait)
+looks[3] = function(key, argument)
+    local it = bucket_view(key, argument)
+    local delay, retry = bucket_admit(it, (unpack('<I8', argument, 57)))
 
     -- who waits for a token of a hard limit does not go above it
 
-    bucket_verdict(it, it.capacity, allowed, delay, retry,
-                   delay > 0 and it.ceiling <= it.capacity)
+    return bucket_verdict(it, it.capacity,
+                          delay > 0 and it.ceiling <= it.capacity,
+                          delay, retry)
 end
 
-algorithms[3] = {
-    load = bucket_load,
-    look = token_bucket_look,
-    charge = bucket_charge,
-    punish = bucket_punish,
-    refund = bucket_refund
-}
+refunds[3] = bucket_refund

@@ -2,15 +2,16 @@
 -- the time from which on it equals one never seen, up to a millisecond.
 
 local function save(key, state, expires)
-    call('SET', key, state, 'PXAT', format('%d', (expires + 999) / 1000))
+    call('SET', key, state, 'PXAT',
+         string.format('%d', (expires + 999) / 1000))
 end
 
 local function extend(key, expires)
-    call('PEXPIREAT', key, format('%d', (expires + 999) / 1000))
+    call('PEXPIREAT', key, string.format('%d', (expires + 999) / 1000))
 end
 
--- what there was lasts no longer than before
+-- what lasts no longer than before
 
-local function restore(key, state)
+local function update(key, state)
     call('SET', key, state, 'KEEPTTL')
 end
