@@ -2,7 +2,8 @@
 
 # The module builds with gcc and clang, against Debian's nginx, against a
 # source tree, and as a part of nginx, under nginx's own flags, which turn
-# every warning into an error.  What is built once stays in build/.
+# every warning into an error; and with hiredis of Debian, a newer one, or
+# none.  What is built once stays in build/.
 
 use strict;
 use warnings;
@@ -12,12 +13,17 @@ use File::Path qw(make_path remove_tree);
 use Test::More;
 use Time::HiRes qw(time);
 
+use lib 't/lib';
+use Gateway;        # Gateway.pm runs what was built here, not what is tested
+use RedisServer;
+
 my $root = getcwd();
 my $build = "$root/build";
 my $so = 'ngx_http_ratelimit_module.so';
 
 # of the make that runs the tests
-delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS LDFLAGS)};
+delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS LDFLAGS
+               RATELIMIT_HIREDIS)};
 
 $ENV{PATH} .= ':/usr/sbin:/sbin';
 $ENV{LC_ALL} = 'C';
@@ -76,16 +82,54 @@ subtest 'a part of nginx' => sub {
     loads("$build/static/objs/nginx");
 };
 
+subtest 'without hiredis' => sub {
+    my $text = builds('make BUILD=build/without RATELIMIT_HIREDIS=no',
+                      'without Redis');
+    my $module = "$build/without/$so";
+
+    like($text, qr/^configuring.*^ +without Redis$/ms, 'told so')
+        if $text =~ /^configuring/m;
+
+    is(join('', grep { /\bredis[A-Z]/ } `nm -D $module`), '',
+       'nothing of hiredis is needed');
+
+    my $error = refuses($module, 'ratelimit_redis main redis://127.0.0.1;');
+
+    like($error, qr/"ratelimit_redis" directive needs a module that was built/,
+         'the directive says so');
+
+    $error = refuses($module, 'ratelimit_zone $arg_a zone=x:1m rate=1r/s '
+                              . 'redis=main;');
+
+    like($error, qr/unknown redis "main" in "ratelimit_zone" directive/,
+         'and there is no Redis for a zone');
+
+    limits($module, '');
+};
+
+subtest 'a newer hiredis' => sub {
+    my $hiredis = "$build/hiredis";
+    my ($rc, $text) = command(".ci/hiredis-source $hiredis");
+
+    is($rc, 0, 'its source') or diag($text);
+    like(slurp("$hiredis/include/hiredis/hiredis.h"),
+         qr/^#define HIREDIS_MAJOR 1$/m, 'of version 1');
+
+    builds("make BUILD=build/newer RATELIMIT_HIREDIS=$hiredis", 'with it');
+
+    my $module = "$build/newer/$so";
+
+    exports($module);
+    is(join('', grep { /hiredis/ } `ldd $module`), '', 'it is a part of it');
+
+    my $redis = RedisServer->start;
+
+    limits($module, "redis://127.0.0.1:$redis->{port}");
+    is(scalar(my @keys = $redis->keys), 1, 'counted in Redis');
+};
+
 subtest 'symbols' => sub {
-    my $prefix = qr/^(?:ngx_http_)?ratelimit(?:_|$)/;
-    my @exported = map { (split)[-1] }
-                   `nm -D --defined-only $copy/build/$so`;
-
-    ok((grep { $_ eq 'ngx_http_ratelimit_module' } @exported), 'are there');
-
-    my @bad = grep { !/$prefix|^ngx_module(?:s|_names|_order)$/ } @exported;
-
-    is("@bad", '', 'all that are exported have the prefix');
+    my $prefix = exports("$copy/build/$so");
 
     my @functions = map { /^\S+ [tT] ([a-z]\w*)/ ? $1 : () }
                     `nm $copy/build/objs/addon/*/*.o`;
@@ -110,6 +154,29 @@ subtest 'what is missing is named' => sub {
 
     isnt($rc, 0, 'nor on a platform of 32 bits');
     like($text, qr/requires a 64-bit platform/, 'told so');
+
+    ($rc, $text) = command('make BUILD=build/none '
+                           . 'RATELIMIT_HIREDIS=/nonexistent');
+
+    isnt($rc, 0, 'nor without the hiredis that was asked for');
+    like($text, qr{no hiredis in\s+/nonexistent: .*include/hiredis/async.h},
+         'told so');
+
+    # a compiler that knows no hiredis
+
+    spew("$build/none/cc", <<'END');
+#!/bin/sh
+case "$*" in *-lhiredis*) exit 1 ;; esac
+exec gcc "$@"
+END
+    chmod(0755, "$build/none/cc");
+
+    ($rc, $text) = command("make BUILD=build/none CC=$build/none/cc "
+                           . "$build/none/objs/Makefile");
+
+    is($rc, 0, 'without any hiredis there is a module');
+    like($text, qr/without Redis.* no hiredis.*install libhiredis-dev/s,
+         'told what to install');
 
     remove_tree("$build/none");
 };
@@ -184,6 +251,67 @@ END
     is($rc, 0, 'nginx loads it') or diag($text);
 
     remove_tree($dir);
+}
+
+
+# what nginx -t says of a directive
+
+sub refuses {
+    my ($module, $directive) = @_;
+
+    my $dir = "$build/load";
+
+    make_path($dir);
+    spew("$dir/nginx.conf", "load_module $module;\npid nginx.pid;\n"
+                            . "events { }\nhttp { $directive }\n");
+
+    my ($rc, $text) = command("nginx -t -p $dir -e stderr -c nginx.conf");
+
+    is($rc, 1, "nginx refuses $directive");
+    remove_tree($dir);
+
+    return $text;
+}
+
+
+# two of five, counted in a Redis if there is one
+
+sub limits {
+    my ($module, $url) = @_;
+
+    local $ENV{RATELIMIT_MODULE} = $module;
+    local $ENV{TEST_NGINX_BINARY} = 'nginx';
+
+    my $redis = $url ? "ratelimit_redis main $url timeout=5s;" : '';
+    my $zone = 'ratelimit_zone $http_x_key zone=x:1m rate=2r/h fail=closed'
+               . ($url ? ' redis=main;' : ';');
+
+    my $gateway = Gateway->start(http => "$redis\n$zone\n"
+                                 . Gateway->server('/' =>
+                                                   'ratelimit zone=x;'));
+    my $tally = $gateway->load(requests => [(['/', 'a']) x 5]);
+
+    is_deeply($tally->{keys}{a}, { sent => 5, 200 => 2, 429 => 3 },
+              'two of five are admitted');
+    is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+# returns what the names of all symbols begin with
+
+sub exports {
+    my ($module) = @_;
+
+    my $prefix = qr/^(?:ngx_http_)?ratelimit(?:_|$)/;
+    my @exported = map { (split)[-1] } `nm -D --defined-only $module`;
+
+    ok((grep { $_ eq 'ngx_http_ratelimit_module' } @exported), 'are there');
+
+    my @bad = grep { !/$prefix|^ngx_module(?:s|_names|_order)$/ } @exported;
+
+    is("@bad", '', 'all that are exported have the prefix');
+
+    return $prefix;
 }
 
 

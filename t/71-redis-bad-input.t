@@ -16,6 +16,10 @@ use File::Temp qw(tempdir);
 use POSIX qw(mkfifo);
 use Test::More;
 
+use lib 't/lib';
+use Gateway;
+use RedisServer;
+
 my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
 my $module = File::Spec->rel2abs($ENV{RATELIMIT_MODULE}
                                  || 'build/ngx_http_ratelimit_module.so');
@@ -363,6 +367,60 @@ subtest 'what is accepted' => sub {
              . "$d main redis://:$secret\@$h;\n$server ratelimit zone=x; }",
              "a zone that comes first, $fail");
     }
+};
+
+# the right password and wrong ones, by each way to give it
+
+subtest 'a running nginx' => sub {
+    my $redis = RedisServer->start(password => $secret);
+    my $at = "127.0.0.1:$redis->{port}";
+
+    $redis->call(qw(ACL SETUSER alice on ~* &* +@all), ">$secret-alice");
+    write_file("$dir/alice", "$secret-alice\n");
+    write_file("$dir/wrong", "$secret-wrong\n");
+
+    my %right = (
+        '/url' => "redis://:$secret\@$at",
+        '/user' => "redis://alice:$secret%2Dalice\@$at",
+        '/file' => "redis://alice\@$at password_file=$dir/alice",
+        '/socket' => "unix:$redis->{path} password_file=$dir/password",
+    );
+    my %wrong = (
+        '/none' => "redis://$at",
+        '/bad' => "redis://:$secret-wrong\@$at",
+        '/nobody' => "redis://bob:$secret\@$at",
+        '/badfile' => "redis://alice\@$at password_file=$dir/wrong",
+        '/gone' => "redis://:$secret\@127.0.0.1:1",
+    );
+    my %url = (%right, %wrong);
+    my ($http, %location) = ('');
+
+    for my $path (sort keys %url) {
+        my $name = $path =~ s{/}{}r;
+
+        $http .= "$d $name $url{$path} timeout=5s connect_timeout=5s "
+                 . "prefix=$name:;\n"
+                 . "ratelimit_zone \$http_x_key zone=$name:1m rate=2r/h "
+                 . "redis=$name fail=closed;\n";
+        $location{$path} = "ratelimit zone=$name;";
+    }
+
+    my $gateway = Gateway->start(main => 'error_log logs/debug.log debug;',
+                                 http => $http . Gateway->server(%location));
+
+    for my $path (sort keys %url) {
+        my $tally = $gateway->load(requests => [([$path, 'a']) x 5]);
+
+        is_deeply($tally->{keys}{a},
+                  $right{$path} ? { sent => 5, 200 => 2, 429 => 3 }
+                                : { sent => 5, 503 => 5 }, $path);
+    }
+
+    like($gateway->log, qr/WRONGPASS/, 'Redis has refused passwords');
+
+    $gateway->stop;
+    $said .= $gateway->log
+             . Gateway::slurp("$gateway->{dir}/logs/debug.log");
 };
 
 subtest 'secrets' => sub {
