@@ -1,0 +1,390 @@
+#!/usr/bin/perl
+
+# Who was refused by Redis is refused from shared memory until the time that
+# Redis gave.  If this fails, an attack on one key is one on Redis, or somebody
+# waits for longer than they were told, or for a limit that is not theirs.
+
+use strict;
+use warnings;
+
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use lib 't/lib';
+use Clients;
+use Gateway;
+use RedisServer;
+
+use constant FEW => 5;          # commands: workers may ask at the same time
+
+# for three requests, and no more for hours
+my %slow = (
+    fixed => ['algorithm=fixed_window rate=3r/366d'],
+    sliding => ['rate=3r/d'],
+    sliding1 => ['buckets=1 rate=3r/d'],
+    sliding60 => ['buckets=60 rate=3r/d'],
+    log => ['algorithm=sliding_log rate=3r/d'],
+    token => ['algorithm=token_bucket rate=3r/d'],
+    leaky => ['algorithm=leaky_bucket rate=3r/d', 'burst=2 nodelay'],
+);
+
+# for two requests every two seconds
+my %fast = (
+    fixed => ['algorithm=fixed_window rate=2r/2s'],
+    sliding => ['rate=2r/2s'],
+    sliding1 => ['buckets=1 rate=2r/2s'],
+    sliding60 => ['buckets=60 rate=2r/2s'],
+    log => ['algorithm=sliding_log rate=2r/2s'],
+    token => ['algorithm=token_bucket rate=2r/2s'],
+    leaky => ['algorithm=leaky_bucket rate=2r/2s', 'burst=1 nodelay'],
+);
+
+my $redis = RedisServer->start;
+my $backend = Clients::backend();
+my $config = config('3r/d');
+my $gateway = Gateway->start(workers => 2, http => $config);
+my $other = Gateway->start(workers => 1, http => $config);
+my $clients = Clients->new($gateway->{port});
+
+subtest 'an attack costs next to nothing' => \&attack;
+subtest 'until its time has come' => \&in_time;
+subtest 'what clients are told' => \&told;
+subtest 'another limit' => \&another_limit;
+subtest 'another plan' => \&another_plan;
+subtest 'another cost' => \&another_cost;
+subtest 'soft and elastic' => \&soft_and_elastic;
+subtest 'another key' => \&another_key;
+subtest 'other limits of the decision' => \&others;
+subtest 'several rates' => \&several_rates;
+subtest 'what is given back' => \&given_back;
+subtest 'rejected=count' => \&rejected;
+subtest 'another gateway' => \&another_gateway;
+subtest 'Redis away' => \&away;
+subtest 'another rate after a reload' => \&reloaded;
+
+is($_->complaints, '', 'nothing to complain about') for $gateway, $other;
+
+done_testing();
+
+
+sub config {
+    my ($rate) = @_;
+
+    my ($http, %location) = <<'END' =~ s/REDIS/$redis->{port}/r =~ s/RATE/$rate/r;
+ratelimit_redis main redis://127.0.0.1:REDIS timeout=5s connect_timeout=5s;
+
+ratelimit_zone $http_x_key zone=attack:1m rate=3r/d redis=main;
+ratelimit_zone $arg_k zone=main:1m rate=RATE redis=main;
+ratelimit_zone $arg_k zone=plan:1m rate=$arg_r redis=main;
+ratelimit_zone $arg_k zone=large:1m rate=100r/d redis=main;
+ratelimit_zone $arg_k zone=near:1m rate=100r/d;
+ratelimit_zone $arg_k zone=rates:1m rate=2r/2s rate=4r/d
+               algorithm=sliding_log redis=main;
+ratelimit_zone $arg_k zone=told:1m rate=1r/8s algorithm=token_bucket
+               redis=main;
+
+ratelimit_elastic connections=99%;
+
+add_header X-Status $ratelimit_status always;
+add_header X-Backend $ratelimit_backend always;
+END
+
+    for my $name (sort keys %slow) {
+        my ($zone, $limit) = (@{$slow{$name}}, '');
+
+        $http .= "ratelimit_zone \$http_x_key zone=slow-$name:1m $zone"
+                 . " redis=main;\n";
+        $location{"/slow/$name"} = "ratelimit zone=slow-$name $limit;";
+
+        ($zone, $limit) = (@{$fast{$name}}, '');
+
+        $http .= "ratelimit_zone \$arg_k zone=fast-$name:1m $zone"
+                 . " redis=main;\n";
+        $location{"/fast/$name"} = "ratelimit zone=fast-$name $limit;";
+        $location{"/look/$name"} = "ratelimit zone=fast-$name cost=0 $limit;";
+    }
+
+    %location = (
+        %location,
+        '/main' => 'ratelimit zone=main;',
+        '/named' => 'ratelimit zone=main name=other;',
+        '/rate' => 'ratelimit zone=main name=other rate=4r/d;',
+        '/plan' => 'ratelimit zone=plan;',
+        '/cost' => 'ratelimit zone=main cost=$arg_c;',
+        '/soft' => 'ratelimit zone=main soft=100%;',
+        '/elastic' => 'ratelimit zone=main elastic=100%;',
+        '/both' => 'ratelimit zone=near; ratelimit zone=large;
+                    ratelimit zone=main;',
+        '/large' => 'ratelimit zone=large cost=0;',
+        '/near' => 'ratelimit zone=near cost=0;',
+        '/rates' => 'ratelimit zone=rates;',
+        '/told' => 'ratelimit zone=told;',
+        '/rejected' => 'ratelimit zone=main name=rejected rate=3r/d
+                        rejected=count;',
+        '/dry' => 'ratelimit zone=main; ratelimit_dry_run on;',
+    );
+
+    return $http . Gateway->server(%location) =~ s/\}\s*\z//r
+           . 'location /login { ratelimit zone=main name=login rate=3r/d'
+           . ' count=401; proxy_pass http://127.0.0.1:'
+           . $backend->sockport . "; }\n}\n";
+}
+
+
+sub answers { return $clients->series(map { ["GET $_"] } @_) }
+
+sub statuses { return join ' ', map { $_->{status} } answers(@_) }
+
+
+sub field {
+    my ($name, $uri) = @_;
+
+    return (answers($uri))[0]{field}{lc $name};
+}
+
+
+sub attack {
+    for my $name (sort keys %slow) {
+        my $key = "attacked $name";
+
+        $redis->forget_calls;
+
+        my $tally = $gateway->load(depth => 8, requests =>
+                                   [(["/slow/$name", $key]) x 1000]);
+
+        is_deeply($tally->{keys}{$key}, { sent => 1000, 200 => 3, 429 => 997 },
+                  "$name: three of a thousand");
+        cmp_ok($redis->calls('evalsha'), '<', 3 + 32 * 8, "$name: at first");
+
+        $redis->forget_calls;
+        $gateway->load(depth => 8, requests =>
+                       [(["/slow/$name", $key]) x 1000]);
+
+        cmp_ok($redis->calls('evalsha'), '<', FEW, "$name: Redis is at peace");
+    }
+
+    is(statuses(('/dry?k=dry') x 10), join(' ', (200) x 10), 'a dry run');
+
+    $redis->forget_calls;
+    statuses(('/dry?k=dry') x 100);
+    cmp_ok($redis->calls('evalsha'), '<', FEW, 'is no attack either');
+}
+
+
+# whenever Redis would admit, as a look tells, nginx admits; all algorithms at
+# once, since time passes for all
+
+sub in_time {
+    my %admitted = map { $_ => 0 } keys %fast;
+    my (%wrong, %first, %last);
+    my $end = time + 9;
+
+    while (time < $end) {
+        for my $name (sort keys %fast) {
+            my $left = field('X-RateLimit-Remaining', "/look/$name?k=k");
+            my $status = statuses("/fast/$name?k=k");
+
+            $wrong{$name}++ if $left > 0 && $status != 200;
+
+            if ($status == 200) {
+                $admitted{$name}++;
+                $last{$name} = time;
+            }
+        }
+
+        sleep 0.02;
+    }
+
+    for my $name (sort keys %fast) {
+        is($wrong{$name} || 0, 0, "$name: none who might is refused");
+        cmp_ok($admitted{$name}, '>=', 6, "$name: some are admitted");
+        cmp_ok($admitted{$name}, '<=', 12, "$name: not too many");
+        cmp_ok(time - ($last{$name} || 0), '<', 4, "$name: to the end");
+    }
+}
+
+
+# what is left of the time, not what it was
+
+sub told {
+    is(statuses('/told?k=k', '/told?k=k'), '200 429', 'refused');
+
+    my $start = time;
+    my ($first) = answers('/told?k=k');
+
+    cmp_ok($first->{field}{'retry-after'}, '>=', 7, 'for eight seconds');
+    is($first->{field}{'x-status'}, 'REJECTED', 'as any other');
+    is($first->{field}{'x-ratelimit-limit'}, 1, 'of one');
+    is($first->{field}{'x-ratelimit-remaining'}, 0, 'none left');
+    like($first->{body}, qr/"violated-policies":\["told"\]/, 'with a body');
+
+    $redis->forget_calls;
+    Gateway::await(sub { field('Retry-After', '/told?k=k') == 6 },
+                   'a shorter time');
+    Gateway::await(sub { field('X-RateLimit-Reset', '/told?k=k') <= 6 },
+                   'the reset, too');
+    cmp_ok($redis->calls('evalsha'), '<', FEW, 'without Redis');
+    cmp_ok(time - $start, '<', 5, 'as time passes');
+
+    Gateway::await(sub { statuses('/told?k=k') == 200 }, 'its end');
+    cmp_ok(time - $start, '<', 9, 'and not later');
+    cmp_ok(time - $start, '>', 7, 'nor before');
+}
+
+
+# what is refused for one limit says nothing of another one
+
+sub used_up {
+    my ($k) = @_;
+
+    is(statuses(("/main?k=$k") x 5), '200 200 200 429 429', 'used up');
+}
+
+
+sub another_limit {
+    used_up('limit');
+    is(statuses(('/named?k=limit') x 4), '200 200 200 429',
+       'another name is asked for');
+    is(statuses(('/rate?k=limit') x 2), '200 429',
+       'the same counter under another rate, too');
+    is(statuses('/main?k=limit', '/named?k=limit'), '429 429', 'still');
+}
+
+
+sub another_plan {
+    is(statuses(('/plan?k=p&r=2r/d') x 4), '200 200 429 429', 'a plan');
+    is(statuses(('/plan?k=p&r=4r/d') x 4), '200 200 429 429', 'a larger one');
+    is(statuses(('/plan?k=p&r=1r/h') x 2), '200 429', 'another period');
+    is(statuses(('/plan?k=p&r=5r/d') x 2), '200 429', 'a still larger one');
+    is(statuses('/plan?k=p&r='), 200, 'none');
+}
+
+
+sub another_cost {
+    is(statuses('/cost?k=c&c=2', '/cost?k=c&c=2', '/cost?k=c&c=2'),
+       '200 429 429', 'too much');
+    is(statuses('/cost?k=c&c=1', '/cost?k=c&c=1'), '200 429', 'a smaller one');
+    is(statuses('/cost?k=c&c=0'), 200, 'a look');
+    is(statuses('/cost?k=c&c=7', '/cost?k=d&c=7', '/cost?k=d&c=3'),
+       '429 429 200', 'more than ever fits');
+}
+
+
+sub soft_and_elastic {
+    used_up('soft');
+    is(statuses(('/soft?k=soft') x 4), '200 200 200 429', 'where it is soft');
+    is(statuses('/main?k=soft'), 429, 'where it is not');
+
+    used_up('elastic');
+    is(statuses(('/elastic?k=elastic') x 4), '200 200 200 429',
+       'where it is elastic');
+}
+
+
+sub another_key {
+    used_up('one');
+    is(statuses('/main?k=two', '/main?k=on', '/main?k=onee'), '200 200 200',
+       'others are not refused');
+}
+
+
+# who is refused from here costs nobody else anything
+
+sub others {
+    used_up('others');
+    is(statuses(('/both?k=others') x 5), '429 429 429 429 429', 'refused');
+    is(field('X-RateLimit-Remaining', '/large?k=others'), 100, 'for nothing');
+    is(field('X-RateLimit-Remaining', '/near?k=others'), 100, 'here, too');
+
+    $redis->forget_calls;
+    statuses(('/both?k=others') x 100);
+    cmp_ok($redis->calls('evalsha'), '<', FEW, 'without Redis');
+}
+
+
+# the one that lets in first does not let in what the other one refuses
+
+sub several_rates {
+    is(statuses(('/rates?k=r') x 4), '200 200 429 429', 'the short one');
+    Gateway::await(sub { statuses('/rates?k=r') == 200 }, 'the next ones');
+    is(statuses(('/rates?k=r') x 3), '200 429 429', 'then the long one');
+    cmp_ok(field('Retry-After', '/rates?k=r'), '>', 1000, 'for long');
+
+    $redis->forget_calls;
+    statuses(('/rates?k=r') x 50);
+    cmp_ok($redis->calls('evalsha'), '<', FEW, 'without Redis');
+}
+
+
+# who logs in well is not locked out by having done so several times at once
+
+sub given_back {
+    my @other = (Clients->new($other->{port}), $clients);
+
+    for my $who (@other) {
+        my @all = map { $clients->send('GET /login?k=back') } 1 .. 3;
+        my @errands = map { Clients::errand($backend) } 1 .. 3;
+
+        is($who->ask('GET /login?k=back')->{status}, 429, 'three are under way')
+            for 1 .. 3;
+        Clients::reply($_, 200) for @errands;
+        Clients::await_answers(3, @all);
+
+        my $client;
+
+        Gateway::await(sub {
+            $client = $who->send('GET /login?k=back');
+
+            return IO::Select->new($backend)->can_read(0.05);
+        }, 'what was given back');
+
+        Clients::reply(Clients::errand($backend), 200);
+        Clients::await_answers(1, $client);
+        is($client->{answers}[0]{status}, 200, 'they are let in again');
+    }
+}
+
+
+sub rejected {
+    is(statuses(('/rejected?k=r') x 4), '200 200 200 429', 'used up');
+    $redis->forget_calls;
+    statuses(('/rejected?k=r') x 50);
+    is($redis->calls('evalsha'), 50, 'each refusal counts, so Redis is asked');
+}
+
+
+sub another_gateway {
+    used_up('there');
+
+    my $there = Clients->new($other->{port});
+
+    $redis->forget_calls;
+    is(join(' ', map { $_->{status} }
+                 $there->series((['GET /main?k=there']) x 50)),
+       join(' ', (429) x 50), 'refused there, too');
+    cmp_ok($redis->calls('evalsha'), '>=', 1, 'because Redis says so');
+    cmp_ok($redis->calls('evalsha'), '<', FEW, 'once');
+}
+
+
+# what is known is known; what is not is counted here
+
+sub away {
+    used_up('away');
+    $redis->pause;
+    is(statuses(('/main?k=away') x 3), '429 429 429', 'still refused');
+    $redis->resume;
+    is(field('X-Backend', '/main?k=back'), 'redis', 'well');
+}
+
+
+sub reloaded {
+    used_up('reload');
+    $gateway->reload(config('5r/d'));
+    is(statuses(('/main?k=reload') x 3), '200 200 429',
+       'a larger rate holds at once');
+    $gateway->reload($config);
+    is(statuses('/main?k=reload'), 429, 'and a smaller one');
+
+    Gateway::await(sub { $gateway->settled }, 'old workers');
+}

@@ -1,0 +1,262 @@
+package RedisServer;
+
+# A real Redis of a test's own, on a free port and a UNIX-domain socket, with
+# nothing on disk but what a test wants there.
+#
+#     my $redis = RedisServer->start('--maxmemory' => '10mb');
+#     $redis->call('SET', 'a', 1);
+#     $redis->kill;
+#     $redis->restart;
+#
+# RATELIMIT_REDIS_SERVER is the program, redis-server if it is not set; that of
+# Valkey does as well.  Whatever goes wrong, it is stopped by its pid, and its
+# folder removed, when the object goes.
+
+use strict;
+use warnings;
+
+use File::Path qw(remove_tree);
+use File::Temp qw(tempdir);
+use IO::Socket::INET;
+use POSIX qw(:sys_wait_h dup2 _exit);
+use Time::HiRes qw(sleep time);
+
+use RedisClient;
+
+use constant PATIENCE => 20;    # seconds for anything that must happen
+
+# who is interrupted cleans up, too
+$SIG{$_} = sub { exit 1 } for qw(HUP INT TERM);
+
+
+# "host", "port" and "password" are ours, all else are options of the program
+
+sub start {
+    my ($class, %option) = @_;
+
+    my $dir = tempdir('ratelimit-redis-XXXXXX', TMPDIR => 1);
+    my $self = bless {
+        owner => $$,
+        dir => $dir,
+        path => "$dir/socket",
+        host => delete $option{host} // '127.0.0.1',
+        port => delete $option{port},
+        password => delete $option{password},
+        options => {
+            '--save' => '',
+            '--appendonly' => 'no',
+            '--enable-debug-command' => 'yes',
+            '--repl-diskless-sync-delay' => 0,
+            %option,
+        },
+    }, $class;
+
+    $self->{options}{'--bind'} //= $self->{host};
+    $self->{options}{'--requirepass'} = $self->{password}
+        if defined $self->{password};
+
+    # those who come to the socket are nobody's
+    chmod 0755, $dir;
+
+    my $given = $self->{port};
+
+    for (1 .. 5) {
+        $self->{port} = $given // free_port();
+
+        return $self if $self->launch;
+    }
+
+    die "Redis does not start:\n" . $self->log;
+}
+
+
+sub free_port {
+    my $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1')
+        or die "no free port: $!";
+
+    return $socket->sockport;
+}
+
+
+# true when it answers, whatever it answers
+
+sub launch {
+    my ($self, $loading) = @_;
+
+    $self->{pid} = fork() // die "fork: $!";
+    $self->exec_redis if $self->{pid} == 0;
+
+    my $end = time + PATIENCE;
+
+    while (time < $end) {
+        if (waitpid($self->{pid}, WNOHANG) == $self->{pid}) {
+            delete $self->{pid};
+            return 0;
+        }
+
+        my ($reply) = eval { $self->client->pipe(['PING']) };
+
+        return 1 if defined $reply && ($loading || $reply !~ /^LOADING/);
+
+        sleep 0.005;
+    }
+
+    die "waited in vain for Redis to start:\n" . $self->log;
+}
+
+
+sub exec_redis {
+    my ($self) = @_;
+
+    my %option = (
+        '--port' => $self->{port},
+        '--unixsocket' => $self->{path},
+        '--unixsocketperm' => 777,
+        '--dir' => $self->{dir},
+        '--daemonize' => 'no',
+        %{$self->{options}},
+    );
+
+    $SIG{$_} = 'DEFAULT' for qw(HUP INT TERM);
+
+    open my $log, '>>', "$self->{dir}/log" or _exit(1);
+    dup2(fileno($log), $_) for 1, 2;
+
+    { exec binary(), map { ($_, $option{$_}) } sort keys %option }
+    _exit(127);
+}
+
+
+sub binary { return $ENV{RATELIMIT_REDIS_SERVER} || 'redis-server' }
+
+
+sub log {
+    my ($self) = @_;
+
+    open my $log, '<', "$self->{dir}/log" or return '';
+    local $/;
+
+    return <$log> // '';
+}
+
+
+# a connection of one's own
+
+sub client {
+    my ($self, %option) = @_;
+
+    my $client = RedisClient->new(host => $self->{host},
+                                  port => $self->{port}, %option);
+
+    $client->call('AUTH', $self->{password}) if defined $self->{password};
+
+    return $client;
+}
+
+
+# on a connection that is kept
+
+sub call {
+    my ($self, @command) = @_;
+
+    return $self->kept->call(@command);
+}
+
+
+sub pipe {
+    my ($self, @commands) = @_;
+
+    return $self->kept->pipe(@commands);
+}
+
+
+sub kept {
+    my ($self) = @_;
+
+    return $self->{kept} //= $self->client;
+}
+
+
+# how often a command came since the start or "CONFIG RESETSTAT"
+
+sub calls {
+    my ($self, $command) = @_;
+
+    my $stats = $self->call('INFO', 'commandstats');
+
+    return $stats =~ /^cmdstat_\Q$command\E:calls=(\d+)/m ? $1 : 0;
+}
+
+
+sub forget_calls {
+    my ($self) = @_;
+
+    $self->call('CONFIG', 'RESETSTAT');
+}
+
+
+# all keys of a database, in order
+
+sub keys {
+    my ($self, $db) = @_;
+
+    my ($select, $keys, $back) = $self->pipe(['SELECT', $db // 0],
+                                             ['KEYS', '*'], ['SELECT', 0]);
+
+    return sort @$keys;
+}
+
+
+sub pause { CORE::kill 'STOP', $_[0]{pid} }
+
+sub resume { CORE::kill 'CONT', $_[0]{pid} }
+
+
+# at once, whatever it is doing
+
+sub kill {
+    my ($self) = @_;
+
+    my $pid = delete $self->{pid} or return;
+
+    delete $self->{kept};
+    CORE::kill 'KILL', $pid;
+    waitpid $pid, 0;
+}
+
+
+sub stop { goto &kill }
+
+
+# at the same place; true as soon as it answers, "loading" while it loads, too
+
+sub restart {
+    my ($self, %option) = @_;
+
+    my $loading = delete $option{loading};
+
+    $self->kill;
+    $self->{options} = { %{$self->{options}}, %option };
+
+    my $end = time + PATIENCE;
+
+    until ($self->launch($loading)) {
+        die "Redis does not start again:\n" . $self->log if time > $end;
+        sleep 0.02;
+    }
+}
+
+
+sub DESTROY {
+    my ($self) = @_;
+
+    return if $self->{owner} != $$;
+
+    local ($?, $@);
+
+    $self->kill;
+    remove_tree($self->{dir});
+}
+
+
+1;
