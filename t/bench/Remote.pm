@@ -9,6 +9,7 @@ use warnings;
 
 use Cwd qw(getcwd);
 
+use Instructions;
 use Load;
 use Server;
 
@@ -48,6 +49,25 @@ sub measure {
     }
 
     return %found;
+}
+
+
+# of each algorithm and "ours" or "lua": instructions added to a request
+
+sub instructions {
+    my ($module) = @_;
+
+    my $redis = Server->redis;
+    my %path = paths();
+    my %some = Instructions::measure(
+        path => ['/none', map { values %{$path{$_}} } ALGORITHMS],
+        http => config($redis), modules => [$module, LUA]);
+
+    return map {
+        my $of = $path{$_};
+
+        ($_ => { map { $_ => $some{$of->{$_}} - $some{'/none'} } keys %$of });
+    } ALGORITHMS;
 }
 
 
@@ -92,6 +112,7 @@ END
     server {
         listen 127.0.0.1:PORT backlog=1024;
         location = /none { empty_gif; }
+        ${\ Instructions::MARK}
 $locations
     }
 END
