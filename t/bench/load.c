@@ -17,17 +17,10 @@
 
 #define _GNU_SOURCE
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/tcp.h>
-#include <stdio.h>
-#include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "client.h"
 #include "random.h"
 
 
@@ -79,14 +72,9 @@ typedef struct {
 } load_slice_t;
 
 
-static void load_fail(const char *what);
-static uint64_t load_nanoseconds(clockid_t id);
-static uint64_t load_number(const char *text);
-static clockid_t load_clock(const char *pid);
 static load_order_e load_order(const char *text);
 static void load_option(const char *name, const char *value);
 static void load_parse(int argc, char **argv);
-static void load_connect(load_connection_t *c);
 static uint64_t load_key(void);
 static void load_send(load_connection_t *c, unsigned n);
 static size_t load_response(const char *text, size_t size);
@@ -124,59 +112,6 @@ static const struct {
 #define LOAD_NUMBERS  (sizeof(load_numbers) / sizeof(load_numbers[0]))
 
 
-static void
-load_fail(const char *what)
-{
-    fprintf(stderr, "load: %s: %s\n", what, strerror(errno));
-    exit(1);
-}
-
-
-static uint64_t
-load_nanoseconds(clockid_t id)
-{
-    struct timespec  ts;
-
-    if (clock_gettime(id, &ts) != 0) {
-        load_fail("clock_gettime");
-    }
-
-    return (uint64_t) ts.tv_sec * 1000000000 + ts.tv_nsec;
-}
-
-
-static uint64_t
-load_number(const char *text)
-{
-    char      *end;
-    uint64_t   n;
-
-    n = strtoull(text, &end, 10);
-
-    if (end == text || *end != '\0') {
-        errno = EINVAL;
-        load_fail(text);
-    }
-
-    return n;
-}
-
-
-static clockid_t
-load_clock(const char *pid)
-{
-    clockid_t  id;
-
-    errno = clock_getcpuclockid(load_number(pid), &id);
-
-    if (errno != 0) {
-        load_fail(pid);
-    }
-
-    return id;
-}
-
-
 static load_order_e
 load_order(const char *text)
 {
@@ -192,11 +127,11 @@ load_option(const char *name, const char *value)
 
     for (i = 0; i < LOAD_NUMBERS; i++) {
         if (strcmp(name, load_numbers[i].name) == 0) {
-            *load_numbers[i].value = load_number(value);
+            *load_numbers[i].value = client_number(value);
             errno = ERANGE;
 
             if (*load_numbers[i].value > load_numbers[i].most) {
-                load_fail(name);
+                client_fail(name);
             }
 
             return;
@@ -212,11 +147,11 @@ load_option(const char *name, const char *value)
         load_job.paths[load_job.npaths++] = value;
 
     } else if (strcmp(name, "pid") == 0 && load_job.npids < LOAD_PIDS) {
-        load_job.clocks[load_job.npids++] = load_clock(value);
+        load_job.clocks[load_job.npids++] = client_clock(value);
 
     } else {
         errno = EINVAL;
-        load_fail(name);
+        client_fail(name);
     }
 }
 
@@ -232,7 +167,7 @@ load_parse(int argc, char **argv)
 
         if (equals == NULL) {
             errno = EINVAL;
-            load_fail(argv[i]);
+            client_fail(argv[i]);
         }
 
         *equals = '\0';
@@ -243,35 +178,8 @@ load_parse(int argc, char **argv)
         || load_job.keys == 0)
     {
         errno = EINVAL;
-        load_fail("port, path, depth and keys");
+        client_fail("port, path, depth and keys");
     }
-}
-
-
-static void
-load_connect(load_connection_t *c)
-{
-    int                 on;
-    struct sockaddr_in  address;
-
-    on = 1;
-    memset(&address, 0, sizeof(struct sockaddr_in));
-
-    address.sin_family = AF_INET;
-    address.sin_port = htons(load_job.port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-
-    c->fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    if (c->fd == -1
-        || connect(c->fd, (struct sockaddr *) &address,
-                   sizeof(struct sockaddr_in))
-           != 0)
-    {
-        load_fail("connect");
-    }
-
-    setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(int));
 }
 
 
@@ -313,8 +221,8 @@ load_send(load_connection_t *c, unsigned n)
         load_slice.sent++;
     }
 
-    if (size > 0 && send(c->fd, text, size, MSG_NOSIGNAL) != (ssize_t) size) {
-        load_fail("send");
+    if (size > 0) {
+        client_send(c->fd, text, size);
     }
 }
 
@@ -363,7 +271,7 @@ load_receive(load_connection_t *c)
     }
 
     if (n <= 0) {
-        load_fail("a connection was closed");
+        client_fail("a connection was closed");
     }
 
     c->used += n;
@@ -420,20 +328,20 @@ load_measure(int poll, const char *path)
     n = load_job.requests;
 
     for (i = 0; i < load_job.npids; i++) {
-        used[i] = load_nanoseconds(load_job.clocks[i]);
+        used[i] = client_nanoseconds(load_job.clocks[i]);
     }
 
-    start = load_nanoseconds(CLOCK_MONOTONIC);
+    start = client_nanoseconds(CLOCK_MONOTONIC);
 
     load_exchange(poll);
 
-    start = load_nanoseconds(CLOCK_MONOTONIC) - start;
+    start = client_nanoseconds(CLOCK_MONOTONIC) - start;
 
     printf("%s\t%.0f\t%llu", path, n * 1e9 / start,
            (unsigned long long) load_slice.refused);
 
     for (i = 0; i < load_job.npids; i++) {
-        used[i] = load_nanoseconds(load_job.clocks[i]) - used[i];
+        used[i] = client_nanoseconds(load_job.clocks[i]) - used[i];
         printf("\t%.1f", used[i] / n);
     }
 
@@ -453,10 +361,10 @@ main(int argc, char **argv)
 
     poll = epoll_create1(0);
     event.events = EPOLLIN;
-    random_state = load_nanoseconds(CLOCK_MONOTONIC);
+    random_state = client_nanoseconds(CLOCK_MONOTONIC);
 
     for (i = 0; i < load_job.connections; i++) {
-        load_connect(&load_connections[i]);
+        load_connections[i].fd = client_connect(load_job.port);
         event.data.ptr = &load_connections[i];
         epoll_ctl(poll, EPOLL_CTL_ADD, load_connections[i].fd, &event);
     }

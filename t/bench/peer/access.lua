@@ -5,7 +5,7 @@ local redis = require 'nginx.redis'
 local _M = {}
 
 
-function _M.limit(port, script, name)
+function _M.limit(port, script, name, limit, period)
     local client = redis:new()
 
     client:set_timeout(1000)
@@ -17,7 +17,7 @@ function _M.limit(port, script, name)
         return ngx.exit(503)
     end
 
-    local verdict, failure = client:evalsha(script, 1, name, '9999999', '3600',
+    local verdict, failure = client:evalsha(script, 1, name, limit, period,
                                             '1')
 
     if not verdict then
