@@ -1,7 +1,8 @@
 package Instructions;
 
 # How many instructions nginx executes for a request, counted by callgrind in
-# one process with one connection: the same on every run, but for a few.
+# one process with one connection: the same on every run, but for a few.  Median
+# of rounds, for a client that comes late makes nginx wait once more.
 #
 #     my %found = Instructions::measure(path => ['/a', '/b'], http => $config,
 #                                       modules => [$path]);
@@ -18,8 +19,8 @@ use Load;
 use Server;
 
 use constant MARK => 'location = /mark { error_page 418 = /none; return 418; }';
-use constant REQUESTS => 1000;
-use constant WARM => 1000;      # requests, so that what is lazy has happened
+use constant REQUESTS => 500;
+use constant ROUNDS => 5;       # the first is not counted: some things are lazy
 
 
 sub measure {
@@ -33,19 +34,22 @@ sub measure {
                   '--dump-before=ngx_http_internal_redirect']);
 
     my $marks = 0;
-    my %found;
+    my %rounds;
 
-    for my $path (@{$job{path}}) {
-        load($nginx, $path, WARM);
+    for my $path ((@{$job{path}}) x ROUNDS) {
         load($nginx, '/mark', 1);
         load($nginx, $path, REQUESTS);
         load($nginx, '/mark', 1);
 
         $marks += 2;
-        $found{$path} = total("$file.$marks") / REQUESTS;
+        push @{$rounds{$path}}, total("$file.$marks") / REQUESTS;
     }
 
-    return %found;
+    return map {
+        my (undef, @counted) = @{$rounds{$_}};
+
+        ($_ => Load::median(@counted));
+    } keys %rounds;
 }
 
 
