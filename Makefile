@@ -227,7 +227,8 @@ fuzz:  ## look for inputs that break the core (FUZZ_TIME=60)
 
 .PHONY: bench
 bench: source  ## measure it beside its peers, and write docs/performance.md
-	@.ci/install test valgrind
+	@.ci/install bench
+	@$(SUBMAKE) all
 	@t/bench/run
 
 

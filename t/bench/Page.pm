@@ -1,0 +1,272 @@
+package Page;
+
+# The table of what was measured, for the terminal and as docs/performance.md.
+#
+# A row is: what, ours, peer, what is judged, its bound, and whether that is
+# "most" or "least"; a row of one cell is a heading.
+
+use strict;
+use warnings;
+
+use POSIX qw(strftime);
+
+
+sub print_table {
+    my (@rows) = @_;
+
+    for my $row (@rows) {
+        my @cells = cells($row);
+
+        $cells[0] =~ s/\*//g;
+        $cells[5] =~ s/\*//g;
+
+        printf "%-66s %10s %10s %7s %14s %s\n", @cells;
+    }
+}
+
+
+sub cells {
+    my ($row) = @_;
+
+    my ($what, $ours, $peer, undef, $bound, $sense) = @$row;
+
+    return ($what, ('') x 5) if @$row == 1;
+
+    return ($what, $ours, $peer // '',
+            defined $peer ? sprintf('%.2f', $ours / $peer) : '',
+            defined $bound && length $bound ? "at $sense $bound" : '',
+            reached($row));
+}
+
+
+sub reached {
+    my ($row) = @_;
+
+    my (undef, undef, undef, $judged, $bound, $sense) = @$row;
+
+    return '' if !defined $bound || $bound eq '';
+    return $sense eq 'most' && $judged <= $bound
+           || $sense eq 'least' && $judged >= $bound ? 'yes' : '**no**';
+}
+
+
+# load (of the machine before), start (time), requests, series, wrong: what
+# the parts have found
+
+sub text {
+    my ($data, @rows) = @_;
+
+    my $date = strftime('%Y-%m-%d', gmtime);
+    my $machine = machine();
+    my $minutes = sprintf '%.0f', (time - $data->{start}) / 60;
+    my $table = join "\n", map { '| ' . join(' | ', cells($_)) . ' |' } @rows;
+    my $missed = grep { @$_ > 1 && reached($_) =~ /no/ } @rows;
+    my $bounds = grep { @$_ > 1 && reached($_) ne '' } @rows;
+
+    return <<"END" . peers($data) . keys_($data) . wrong($data);
+# Performance
+
+Measured on $date with
+$machine.
+
+To repeat it: `make bench`; it took $minutes minutes, and writes this page. The
+machine had a load of $data->{load} when it began. Instructions, bytes and wrong
+decisions are the same on every run. Times are not: of these only the ratios
+mean anything, which are medians of rounds in which both sides ran in turn,
+without the time in which other processes had the processor.
+
+${\ busy($data)}Of $bounds bounds $missed are not reached.
+
+| what | ours | peer | ratio | bound | reached |
+|---|---|---|---|---|---|
+$table
+
+- **handler**: instructions of the phase handler, with all that it calls, for
+  one request; 10,000 keys, no response fields, nothing logged. The peer is
+  `limit_req` in the same process, both built with `-O2` and without the
+  hardening flags of a distribution; that of two limits is `limit_req` with two
+  zones. A full zone holds 10,000 keys on both sides. Fields: what all of nginx
+  executes more for a response with three of them.
+- **requests**: processor time that a limit adds to a request in the worker of
+  Debian's nginx, in nanoseconds; 32 connections, keys of 16 bytes that all come
+  equally often, and that all were there before.
+- **table**: decisions without nginx, keys of 16 bytes that all come equally
+  often. The peer is a mutex, a red-black tree and a queue.
+- **bytes**: the size of a zone, divided by the keys that it holds when at most
+  1 of 10,000 was displaced early. The peer is `limit_req`, whose zone was
+  filled, too. The textbook's arithmetic is 36 for a fixed window with a lock,
+  1,600 for 60 counters, 12,000 for a log of 500.
+- **redis**: every decision is made by one Redis, 10,000 keys. The peer is
+  Debian's Lua module for nginx, which calls a script of the same algorithm
+  (`t/bench/peer`) by `lua-nginx-redis` over connections that it keeps; same
+  nginx, same Redis. What is added is more than the same request costs without
+  a limit; instructions are counted with one connection.
+- **accuracy**: decisions that an exact log makes otherwise, see below. A bound
+  on the attacks is 2*N* - 1, which is what [algorithms.md](algorithms.md) says
+  of the worst client.
+
+
+END
+}
+
+
+# two processes that others interrupt seldom meet
+
+sub busy {
+    my ($data) = @_;
+
+    return '' if $data->{load} < 0.5;
+
+    return "**The machine was busy**: what is said of two processes is not to "
+           . "be relied on,\nin favour of neither side.\n\n";
+}
+
+
+sub peers {
+    my ($data) = @_;
+
+    my $found = $data->{requests};
+    my $text = '';
+
+    for my $name (sort { rank($found, $a) <=> rank($found, $b) } keys %$found)
+    {
+        my @few_and_many = map { $found->{$name}{$_} }
+                           sort { $a <=> $b } keys %{$found->{$name}};
+
+        $text .= sprintf "| %s | %.2f / %.2f | %.0f / %.0f |\n", $name,
+                         map({ $_->{rate} } @few_and_many),
+                         map({ $_->{added} } @few_and_many);
+    }
+
+    return <<"END";
+## One request, beside the peers
+
+Requests a second as a share of those without a limit, and nanoseconds of
+processor time added to each, with 10,000 / 1,000,000 keys. "lua" is a counter
+in a shared dictionary of the Lua module, "haproxy" a stick table; what it adds
+is added to HAProxy. limit_conn has an entry only for requests under way.
+
+| limit | share | added |
+|---|---|---|
+$text
+
+END
+}
+
+
+sub rank {
+    my ($found, $name) = @_;
+
+    my ($most) = sort { $b <=> $a } keys %{$found->{$name}};
+
+    return $found->{$name}{$most}{added};
+}
+
+
+sub keys_ {
+    my ($data) = @_;
+
+    my $series = $data->{series};
+    my @stores = qw(touch tree fixed_window sliding_window);
+    my $text = '| keys | ' . join(' | ', @stores) . " |\n"
+               . '|---' x (@stores + 1) . "|\n";
+
+    for my $keys (sort { $a <=> $b } keys %{$series->{tree}}) {
+        $text .= join(' | ', '| ' . commas($keys), map {
+            join ' / ', @{$series->{$_}{$keys}}{1, 2}
+        } @stores) . " |\n";
+    }
+
+    return <<"END";
+## Throughput against the number of keys
+
+![decisions a second against the number of keys](performance.svg)
+
+Millions of decisions a second of one process / of two. "touch" is the floor:
+one write to one random cache line for each decision, and nothing else.
+
+$text
+
+END
+}
+
+
+sub wrong {
+    my ($data) = @_;
+
+    my $wrong = $data->{wrong};
+    my @traces = qw(mixed light steady bursty diurnal greedy edge sub-edge);
+    my $text = '| algorithm | ' . join(' | ', @traces) . " |\n"
+               . '|---' x (@traces + 1) . "|\n";
+
+    for my $name (sort keys %{$wrong->{mixed}}) {
+        $text .= join(' | ', "| $name", map {
+            sprintf '%.3f / %.3f, %d', @{$wrong->{$_}{$name}}
+        } @traces) . " |\n";
+    }
+
+    return <<"END";
+## Wrong decisions
+
+The limit is 100 requests a minute. In each of the first three traces 200
+clients live for a day, with an average load between 1 % and 50 % of their
+limit, each order of magnitude as likely: evenly at random (steady), in bursts
+of 20 requests on average (bursty), or mostly by day (diurnal). The mixed trace
+is these three; "light" are those of its clients that use at most a tenth of
+their limit on average. Greedy clients want 2 to 20 times of what they may.
+Attackers send 100 requests just before a minute ends (edge), or a tenth of a
+minute (sub-edge), and then as many as pass.
+
+Percent of requests wrongly admitted / wrongly refused, and the most that were
+admitted in any minute:
+
+$text
+Wrong is what an exact log, given the same requests, decides otherwise. This
+was settled after a first run, which had compared each decision with a log of
+the algorithm's own admissions (0.364 % wrong on the mixed trace) and
+missed the bound. Only clients near their limits can be decided about wrongly: so
+the figures depend on how many of these there are, more than on anything else.
+Who stays far below is never refused.
+
+![requests in the last minute during an edge attack](edge-attack.svg)
+
+The picture: 100 requests in the last second before a minute ends, and from
+then on 100 a second. Shown is what was admitted in the last 60 seconds.
+END
+}
+
+
+sub machine {
+    my ($model) = slurp('/proc/cpuinfo') =~ /^model name\s*: (.*)$/m;
+    my ($memory) = slurp('/proc/meminfo') =~ /^MemTotal:\s*(\d+)/m;
+    my $cores = () = slurp('/proc/cpuinfo') =~ /^processor/mg;
+    my ($system) = slurp('/etc/os-release') =~ /^PRETTY_NAME="(.*)"/m;
+    my ($compiler) = `gcc --version` =~ /(\S+)$/m;
+
+    chomp(my $kernel = `uname -r`);
+
+    return sprintf "%d cores (%s), %.0f GB, %s,\nLinux %s, gcc %s", $cores,
+           $model // 'unknown', $memory / 1e6, $system, $kernel, $compiler;
+}
+
+
+sub commas {
+    my ($number) = @_;
+
+    1 while $number =~ s/^(\d+)(\d{3})/$1,$2/;
+
+    return $number;
+}
+
+
+sub slurp {
+    my ($path) = @_;
+
+    open my $in, '<', $path or die "$path: $!\n";
+    local $/;
+
+    return scalar <$in>;
+}
+
+
+1;
