@@ -40,7 +40,7 @@ static ngx_uint_t ngx_http_ratelimit_denied_item(ratelimit_item_t *item,
     ratelimit_clock_t *clock);
 static void ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
     ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
-    ratelimit_clock_t *clock);
+    ratelimit_clock_t *clock, ngx_msec_t age);
 static void ngx_http_ratelimit_denied_prepare(ratelimit_item_t *known,
     ratelimit_rule_t *rule, uint64_t count);
 static void ngx_http_ratelimit_denied_place(ratelimit_place_t *place,
@@ -212,7 +212,8 @@ ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
 
 
 void
-ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q,
+    ngx_msec_t age)
 {
     ngx_uint_t         i;
     ratelimit_clock_t  clock;
@@ -230,7 +231,8 @@ ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q)
         {
             ngx_http_ratelimit_denied_remember_item(&q->items[i],
                                                     &q->places[i],
-                                                    &q->subjects[i], &clock);
+                                                    &q->subjects[i], &clock,
+                                                    age);
         }
     }
 }
@@ -238,14 +240,14 @@ ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q)
 
 /*
  * The window is made to end at the right time by the clock that it is aligned
- * to.  It is not longer than Redis said: the time is cut to milliseconds, as a
- * table needs it, and began when Redis decided.
+ * to, never later than Redis said: the time is cut to milliseconds, as a table
+ * needs it, and counted from when Redis was asked.
  */
 
 static void
 ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
     ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
-    ratelimit_clock_t *clock)
+    ratelimit_clock_t *clock, ngx_msec_t age)
 {
     uint64_t              count, retry;
     ratelimit_item_t      known;
@@ -256,9 +258,9 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
 
     verdict = &item->verdict;
 
-    retry = verdict->retry_after / 1000 * 1000;
+    retry = verdict->retry_after / 1000;
 
-    if (retry == 0 || retry > RATELIMIT_MAX_PERIOD
+    if (retry <= age || retry * 1000 > RATELIMIT_MAX_PERIOD
         || verdict->remaining >= NGX_HTTP_RATELIMIT_DENIED_LEFT)
     {
         return;
@@ -275,7 +277,7 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
     ngx_http_ratelimit_denied_place(&place, item, from, subject);
 
     aligned.now = clock->now;
-    aligned.wall = rule.period - retry;
+    aligned.wall = rule.period - (retry - age) * 1000;
 
     (void) ratelimit_table_check(&known, &place, 1, &aligned,
                                  ngx_http_ratelimit_self);

@@ -26,7 +26,7 @@ static ngx_int_t ngx_http_ratelimit_redis_verdicts(
 static ngx_http_ratelimit_query_t *ngx_http_ratelimit_redis_leave(
     ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
-    ngx_http_ratelimit_query_t *q, ngx_int_t rc);
+    ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_msec_t age);
 
 static void ngx_http_ratelimit_redis_success(
     ngx_http_ratelimit_redis_t *redis);
@@ -192,7 +192,7 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
 
         ngx_http_ratelimit_redis_reason(redis, "no answer in time", NULL, 0);
         ngx_http_ratelimit_redis_failure(redis, told);
-        ngx_http_ratelimit_redis_finish(redis, q, NGX_ERROR);
+        ngx_http_ratelimit_redis_finish(redis, q, NGX_ERROR, redis->timeout);
     }
 }
 
@@ -202,6 +202,7 @@ ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
 {
     ngx_int_t                    rc;
+    ngx_msec_t                   age;
     ratelimit_breaker_e          told;
     ngx_http_ratelimit_query_t  *q;
     ngx_http_ratelimit_redis_t  *redis;
@@ -221,6 +222,7 @@ ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
     q = ngx_http_ratelimit_redis_leave(command);
     redis = command->redis;
     told = command->told;
+    age = ngx_current_msec - (command->deadline - redis->timeout);
 
     ngx_free(command);
 
@@ -232,7 +234,7 @@ ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
         ngx_http_ratelimit_redis_failure(redis, told);
     }
 
-    ngx_http_ratelimit_redis_finish(redis, q, rc);
+    ngx_http_ratelimit_redis_finish(redis, q, rc, age);
 }
 
 
@@ -354,11 +356,14 @@ ngx_http_ratelimit_redis_leave(ngx_http_ratelimit_redis_command_t *command)
 }
 
 
-/* the request may be gone thereafter */
+/*
+ * Redis has decided at some time since it was asked, which is as long ago as
+ * age.  The request may be gone thereafter.
+ */
 
 static void
 ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
-    ngx_http_ratelimit_query_t *q, ngx_int_t rc)
+    ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_msec_t age)
 {
     if (q == NULL) {
         return;
@@ -371,7 +376,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
         ngx_http_ratelimit_twin_charge(q);
 
     } else {
-        ngx_http_ratelimit_denied_remember(q);
+        ngx_http_ratelimit_denied_remember(q, age);
     }
 
     q->done(q, rc);

@@ -182,8 +182,9 @@ ngx_int_t ngx_http_ratelimit_denied_declare(ngx_conf_t *cf,
 /* whether a limit of the query is known to refuse; then all verdicts are set */
 ngx_uint_t ngx_http_ratelimit_denied(ngx_http_ratelimit_query_t *q);
 
-/* remembers who was refused just now */
-void ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q);
+/* remembers who was refused, at the earliest so long ago */
+void ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q,
+    ngx_msec_t age);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_ */
