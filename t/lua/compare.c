@@ -7,7 +7,7 @@
  * The core alone says what happens next, so Redis is asked many things before
  * its answers are read.
  *
- *   compare SOCKET STEPS [SEED]
+ *   compare SOCKET STEPS [SEED [ALGORITHM]]
  */
 
 
@@ -678,6 +678,10 @@ compare_run(unsigned algorithm, unsigned steps)
 
     memset(&w, 0, sizeof(compare_world_t));
 
+    fake_load((algorithm == COMPARE_MIXED) ? (1 << RATELIMIT_ALGORITHMS) - 1
+                                           : 1 << algorithm,
+              ratelimit_lua_decide, compare_sha);
+
     compare_verdicts = 0;
     compare_refused = 0;
     compare_rebased = 0;
@@ -725,16 +729,22 @@ main(int argc, char **argv)
     unsigned  i, steps;
 
     if (argc < 3) {
-        fprintf(stderr, "usage: compare SOCKET STEPS [SEED]\n");
+        fprintf(stderr, "usage: compare SOCKET STEPS [SEED [ALGORITHM]]\n");
         return 2;
     }
 
     random_start(argc - 2, argv + 2);
 
     redis_open(argv[1]);
-    fake_load(ratelimit_lua_decide, compare_sha);
-
     steps = strtoul(argv[2], NULL, 10);
+
+    if (argc > 4) {
+        compare_run(ratelimit_algorithm_find(argv[4], strlen(argv[4])),
+                    steps);
+        redisFree(redis);
+
+        return tap_done();
+    }
 
     for (i = 0; i <= COMPARE_MIXED; i++) {
         compare_run(i, steps);

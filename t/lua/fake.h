@@ -37,17 +37,23 @@ static const char  fake_write[] =
     "end\n";
 
 
-/* the pieces that lie between the clock and the decision */
+/* the pieces that lie between the clock and the last one, and who needs them */
 
-static const char *const  fake_pieces[] = {
-    ratelimit_lua_math,
-    ratelimit_lua_window,
-    ratelimit_lua_bucket,
-    ratelimit_lua_fixed_window,
-    ratelimit_lua_sliding_window,
-    ratelimit_lua_sliding_log,
-    ratelimit_lua_token_bucket,
-    ratelimit_lua_leaky_bucket
+static const struct {
+    unsigned                        algorithms;
+    const char                     *text;
+} fake_pieces[] = {
+    { 1 << RATELIMIT_SLIDING_WINDOW | 1 << RATELIMIT_TOKEN_BUCKET
+      | 1 << RATELIMIT_LEAKY_BUCKET, ratelimit_lua_math },
+    { 1 << RATELIMIT_FIXED_WINDOW | 1 << RATELIMIT_SLIDING_WINDOW
+      | 1 << RATELIMIT_SLIDING_LOG, ratelimit_lua_window },
+    { 1 << RATELIMIT_TOKEN_BUCKET | 1 << RATELIMIT_LEAKY_BUCKET,
+      ratelimit_lua_bucket },
+    { 1 << RATELIMIT_FIXED_WINDOW, ratelimit_lua_fixed_window },
+    { 1 << RATELIMIT_SLIDING_WINDOW, ratelimit_lua_sliding_window },
+    { 1 << RATELIMIT_SLIDING_LOG, ratelimit_lua_sliding_log },
+    { 1 << RATELIMIT_TOKEN_BUCKET, ratelimit_lua_token_bucket },
+    { 1 << RATELIMIT_LEAKY_BUCKET, ratelimit_lua_leaky_bucket }
 };
 
 
@@ -86,10 +92,10 @@ fake_mutate(char *text)
 }
 
 
-/* loads all algorithms with a last piece */
+/* loads these algorithms with a last piece */
 
 static void
-fake_load(const char *last, char *sha)
+fake_load(unsigned algorithms, const char *last, char *sha)
 {
     char    *text;
     size_t   i, n;
@@ -106,7 +112,9 @@ fake_load(const char *last, char *sha)
     n = sizeof(fake_pieces) / sizeof(fake_pieces[0]);
 
     for (i = 0; i < n; i++) {
-        strcat(text, fake_pieces[i]);
+        if (fake_pieces[i].algorithms & algorithms) {
+            strcat(text, fake_pieces[i].text);
+        }
     }
 
     strcat(text, last);

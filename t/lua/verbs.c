@@ -86,7 +86,7 @@ verbs_ask(const char *verb, const ratelimit_item_t *item,
 
     if (redis == NULL) {
         redis_open(getenv("RATELIMIT_REDIS"));
-        fake_load(verbs_script, sha);
+        fake_load((1 << RATELIMIT_ALGORITHMS) - 1, verbs_script, sha);
     }
 
     if (*item->state == 0) {
