@@ -226,10 +226,10 @@ admitted in any minute:
 $text
 Wrong is what an exact log, given the same requests, decides otherwise. This
 was settled after a first run, which had compared each decision with a log of
-the algorithm's own admissions (0.364 % wrong on the mixed trace) and
-missed the bound. Only clients near their limits can be decided about wrongly: so
-the figures depend on how many of these there are, more than on anything else.
-Who stays far below is never refused.
+the algorithm's own admissions (0.364 % wrong on the mixed trace) and missed
+the bound. Only clients near their limits can be decided about wrongly: so the
+figures depend on how many of these there are, more than on anything else. Who
+stays far below is never refused.
 
 ![requests in the last minute during an edge attack](edge-attack.svg)
 

@@ -20,8 +20,6 @@ use constant PERIOD => 10;      # seconds: windows come and go meanwhile
 use constant KEYS => 10_000;
 use constant REQUESTS => 10_000;    # to each location in each round
 use constant UNDER_WAY => 128;      # decisions, when Redis is to be filled
-use constant LUA => qw(/usr/lib/nginx/modules/ndk_http_module.so
-                       /usr/lib/nginx/modules/ngx_http_lua_module.so);
 
 # connections of clients, and how many times the requests a second at least
 
@@ -33,7 +31,7 @@ sub rows {
 
     my $redis = Server->redis;
     my $http = config($redis);
-    my $nginx = Server->nginx(http => $http, modules => [$module, LUA]);
+    my $nginx = Server->nginx(http => $http, modules => [$module, Server::LUA]);
 
     Load::fill(port => $nginx->{port}, keys => KEYS, path => paths());
 
@@ -162,7 +160,7 @@ sub instructions {
     my ($http, $module) = @_;
 
     my %found = Instructions::measure(
-        http => $http, modules => [$module, LUA],
+        http => $http, modules => [$module, Server::LUA],
         path => ['/none', @{paths()}]);
 
     return map {

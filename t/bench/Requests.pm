@@ -15,8 +15,6 @@ use constant OURS => qw(fixed_window sliding_window);
 use constant PEERS => qw(limit_req limit_conn lua);
 use constant FEW => 10_000;
 use constant MANY => 1_000_000;
-use constant LUA => qw(/usr/lib/nginx/modules/ndk_http_module.so
-                       /usr/lib/nginx/modules/ngx_http_lua_module.so);
 
 
 # of each store and each number of keys: rate (a share of that without a
@@ -26,7 +24,7 @@ sub measure {
     my ($module, $rounds) = @_;
 
     my $nginx = Server->nginx(http => nginx_config(),
-                              modules => [$module, LUA]);
+                              modules => [$module, Server::LUA]);
     my $haproxy = Server->haproxy(haproxy_config());
     my %found;
 
