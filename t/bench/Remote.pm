@@ -199,6 +199,7 @@ END
 
     return <<"END";
     lua_package_path "$folder/?.lua;;";
+    init_by_lua_block { require('access') }
 
     ratelimit_headers off;
     ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=1s;
