@@ -9,6 +9,7 @@
 use strict;
 use warnings;
 
+use File::Temp qw(tempdir);
 use Test::More;
 
 use lib 't/lib';
@@ -24,7 +25,7 @@ my %section = map { $_->{title} => $_ } @{$page->{sections}};
 my $recipes = Page->new('docs/recipes.md');
 my ($service) = Page::blocks($recipes->{intro}, 'nginx');
 my ($words) = Page::blocks($recipes->{intro}, 'sh');
-my $redis = RedisServer->start;
+our $redis = RedisServer->start;
 
 my @missing = grep { !$section{$_} }
               ('Set-up', 'The server', 'When Redis does not answer',
@@ -39,6 +40,7 @@ subtest 'settings of the server' => \&settings;
 subtest 'names' => \&names;
 subtest 'a refusal outlives its counter' => \&refusal;
 subtest 'failures' => \&failures;
+subtest 'clock' => \&clock;
 subtest 'bytes per key' => \&bytes_per_key;
 subtest 'bytes of a command' => \&bytes_of_command;
 
@@ -317,6 +319,114 @@ sub failures {
         is($answer->{status} == 503,
            scalar($shown{users}[$column] =~ /503/), "$name, users");
     }
+}
+
+
+# what becomes of limits that were used up when the clock of Redis is set
+
+sub clock {
+    my $dir = tempdir(CLEANUP => 1);
+
+    set_clock($dir, 0);
+
+    local $redis = do {
+        local $ENV{LD_PRELOAD} = clock_library($dir);
+        local $ENV{CLOCK_AHEAD} = "$dir/ahead";
+        RedisServer->start;
+    };
+
+    my %zone = (fixed => 'algorithm=fixed_window rate=3r/h',
+                sliding => 'rate=3r/h',
+                log => 'algorithm=sliding_log rate=3r/h',
+                token => 'algorithm=token_bucket rate=3r/h',
+                leaky => 'algorithm=leaky_bucket rate=3r/h');
+    my ($conf, %location) = "ratelimit_redis main redis://127.0.0.1:6379;\n";
+
+    for my $name (sort keys %zone) {
+        $conf .= "ratelimit_zone \$arg_k zone=$name:1m redis=main "
+                 . "$zone{$name};\n";
+        $location{"/$name"} = "ratelimit zone=$name"
+                              . ($name eq 'leaky' ? ' burst=2 nodelay;' : ';');
+    }
+
+    my $gateway = gateway($conf . Gateway->server(%location));
+    my $clients = Clients->new($gateway->{port});
+
+    for my $uri (map { ("/$_?k=back", "/$_?k=forward") } sort keys %zone) {
+        my @answers = $clients->series((["GET $uri"]) x 3);
+
+        is(join(' ', map { $_->{status} } @answers), '200 200 200', $uri);
+    }
+
+    set_clock($dir, -1800);
+
+    for my $name (sort keys %zone) {
+        my $answer = $clients->ask("GET /$name?k=back");
+
+        is($answer->{status}, 429, "$name, set back: used up");
+        cmp_ok($answer->{field}{'retry-after'} // 9999, '<=', 3960,
+               "$name, set back: not for longer than if used now");
+    }
+
+    set_clock($dir, 7200);
+
+    is($clients->ask("GET /$_?k=forward")->{status}, 200, "$_, set forward")
+        for sort keys %zone;
+}
+
+
+# libfaketime does not get along with the allocator of Redis
+
+sub clock_library {
+    my ($dir) = @_;
+
+    open my $file, '>', "$dir/clock.c" or die $!;
+    print $file <<'END';
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+int
+gettimeofday(struct timeval *restrict tv, void *restrict tz)
+{
+    long   ahead = 0;
+    FILE  *file = fopen(getenv("CLOCK_AHEAD"), "r");
+
+    if (file != NULL) {
+        (void) !fscanf(file, "%ld", &ahead);
+        fclose(file);
+    }
+
+    if (syscall(SYS_gettimeofday, tv, tz) != 0) {
+        return -1;
+    }
+
+    tv->tv_sec += ahead;
+
+    return 0;
+}
+END
+    close $file or die $!;
+
+    my $cc = $ENV{CC} || 'gcc';
+
+    system("$cc -shared -fPIC -o $dir/clock.so $dir/clock.c") == 0
+        or die 'no library for a clock';
+
+    return "$dir/clock.so";
+}
+
+
+sub set_clock {
+    my ($dir, $ahead) = @_;
+
+    open my $file, '>', "$dir/new" or die $!;
+    print $file "$ahead\n";
+    close $file or die $!;
+    rename "$dir/new", "$dir/ahead" or die $!;
 }
 
 
