@@ -102,6 +102,14 @@ subtest 'log lines' => sub {
     cmp_ok($n, '>=', 6, 'there are some');
 };
 
+subtest 'breaker' => sub {
+    clean('docs/redis.md', check_breaker($text{'docs/redis.md'}));
+};
+
+subtest 'reasons' => sub {
+    clean('docs/redis.md', check_reasons($text{'docs/redis.md'}));
+};
+
 subtest 'links' => sub {
     clean($_, check_links($_, $text{$_})) for @pages;
 };
@@ -223,6 +231,25 @@ sub self_test {
              'ratelimit pressure of "cpu" ends: 1.0% in use',
              'rate "$a" of zone "b" is invalid: "c d": no rate is there']);
 
+    my $asked = 'ratelimit: redis "main" is not asked for a while: ';
+
+    $fine->('reasons', [map { check_log_line("$asked$_") }
+            'no answer in time', 'it answers "OOM command not allowed"',
+            'Connection refused']);
+    $fails->('reason', [check_log_line($asked . 'no answer')]);
+    is_deeply([log_lines("```text\nratelimit: a,\n    b\nc\n```\n")],
+              ['ratelimit: a, b'], 'a log line of two lines');
+
+    my $redis = $text{'docs/redis.md'};
+
+    $fails->('failures', [check_breaker($redis =~ s/5 failures/6 failures/r)]);
+    $fails->('pauses', [check_breaker($redis =~ s/100 milli/200 milli/r)]);
+    $fails->('longest pause', [check_breaker($redis =~ s/4 secon/8 secon/r)]);
+    $fails->('unknown reason',
+             [check_reasons($redis =~ s/`no answer in time`/`late`/r)]);
+    $fails->('reason without documentation',
+             [check_reasons($redis =~ s/^\| `no answer in time.*\n//mr)]);
+
     $fails->('link', [check_links('README.md', '[x](docs/no.md)')]);
     $fails->('anchor',
              [check_links('README.md', '[x](docs/directives.md#no)')]);
@@ -290,6 +317,9 @@ sub source {
     $found{variables} = {map { $_ => 1 }
                          @{strings($http, 'ngx_http_ratelimit_vars')}};
     $found{messages} = [messages($http . $store)];
+    $found{reasons} = [$store =~ /_redis_reason\([^"()]*"([^"]+)"/g];
+    $found{breaker} = {slurp('src/store/ratelimit_breaker.h')
+                       =~ /^#define RATELIMIT_BREAKER_(\w+) +(\d+)$/mg};
 
     return %found;
 }
@@ -333,11 +363,13 @@ sub pattern {
     my $word = @words ? '(?:' . join('|', map { quotemeta } @words) . ')'
                       : '[^"]+';
     my %pattern = ('%s' => $word, '%*s' => '[^"]*', '%V' => '[^"]+',
-                   '%%' => '%');
+                   '%%' => '%', '%r' => '.+');
+
+    # what is not in quotation marks may have some
 
     return join '', map {
-        !/^%/ ? quotemeta(s/\\"/"/gr) : $pattern{$_} || '\d+'
-    } split /(%%|%\*s|%\d*(?:u[a-zA-Z]|[a-zA-Z]))/, $format;
+        !/^%/ ? quotemeta(s/\\"/"/gr) : $pattern{$_} || '-?\d+'
+    } split /(%%|%\*s|%\d*(?:u[a-zA-Z]|[a-zA-Z]))/, $format =~ s/ %\*s$/ %r/r;
 }
 
 
@@ -381,15 +413,17 @@ sub sections {
 }
 
 
-# a block of text that begins as a log line does: its lines
+# lines of blocks of text that begin as a log line does; what is indented is
+# the rest of a long one
 
 sub log_lines {
     my ($text) = @_;
 
-    my @lines = map { split /\n/, $_->[1] } blocks($text, 'text');
+    my @lines = map { split /\n/, $_->[1] =~ s/\n {4}(?=\S)/ /gr }
+                    blocks($text, 'text');
 
     return grep {
-        /^(?:"ratelimit" |ratelimit |rate "|limiting |delaying )/
+        /^(?:"ratelimit" |ratelimit:? |rate "|limiting |delaying )/
     } @lines;
 }
 
@@ -404,6 +438,7 @@ sub check_conf {
 
     mkdir "$dir/logs";
     spew("$dir/nginx.conf", $conf);
+    spew("$dir/$_", "secret\n") for $conf =~ /\bpassword_file=(\w+\.pw)\b/g;
 
     my $output = qx($nginx -t -e stderr -p $dir -c $dir/nginx.conf 2>&1);
     my $rc = $?;
@@ -419,7 +454,7 @@ sub level {
 
     return 'main' if $code =~ /^http \{/m;
     return 'http' if $code =~ /^(?:server|upstream|map|geo) /m
-                     || $code =~ /^(?:\w+_zone|log_format) /m;
+                     || $code =~ /^(?:\w+_zone|\w+_redis|log_format) /m;
     return 'server' if $code =~ /^location /m;
     return 'location';
 }
@@ -448,7 +483,7 @@ sub complete {
 }
 
 
-# zones and an upstream that an example takes for granted
+# zones, Redis and an upstream that an example takes for granted
 
 sub missing {
     my ($code) = @_;
@@ -469,6 +504,13 @@ sub missing {
         $missing .= "ratelimit_zone  \$ratelimit_client  zone=$name:1m "
                     . "rate=10r/s  $used{$name};\n" if !$declared{$name};
     }
+
+    my %redis = map { $_ => 1 } $code =~ /\bredis=(\w+)/g;
+
+    delete $redis{$_} for $code =~ /^\s*ratelimit_redis\s+(\w+)/mg;
+
+    $missing .= "ratelimit_redis  $_  redis://127.0.0.1:6379;\n"
+        for sort keys %redis;
 
     $missing .= "upstream backend {\nserver  127.0.0.1:8081;\n}\n"
         if $code =~ m{//backend\b} && $code !~ /^\s*upstream backend /m;
@@ -720,11 +762,57 @@ sub check_bytes {
 }
 
 
+# and why Redis is not asked is a reason of ours, or of the system
+
 sub check_log_line {
     my ($line) = @_;
 
+    return "no reason is \"$1\""
+        if $line =~ /is not asked for a while: ([a-z].*?)(?: "|$)/
+           && !grep { $_ eq $1 } @{$source{reasons}};
+
     return if grep { $line =~ /^(?:$_)$/ } @{$source{messages}};
     return 'nothing logs this';
+}
+
+
+sub check_breaker {
+    my ($text) = @_;
+
+    my %is = %{$source{breaker}};
+    my ($section) = $text =~ /^\*\*The breaker\.\*\* (.*?)\n\n/ms;
+    my @findings;
+
+    my %told = (
+        FAILURES => qr/\b(\d+)\sfailures\sin\sa\srow/,
+        FIRST_PAUSE => qr/\b(\d+)\smilliseconds/,
+        LAST_PAUSE => qr/\b(\d+)\sseconds/,
+    );
+
+    for my $name (sort keys %told) {
+        my ($number) = $section =~ $told{$name};
+
+        $number .= '000' if $name eq 'LAST_PAUSE';
+        push @findings, "$name is $is{$name}, not $number"
+            if $number != $is{$name};
+    }
+
+    return @findings;
+}
+
+
+# the table has all of ours; those with a capital are the system's
+
+sub check_reasons {
+    my ($text) = @_;
+
+    my ($table) = $text =~ /^\| reason \|.*\n((?:^\|.*\n)+)/m;
+    my %known = map { $_ => 1 } @{$source{reasons}};
+    my %told = map { s/ ".*//r => 1 } $table =~ /^\| `([^`]+)` \|/mg;
+
+    return ((map { "\"$_\" is not told" } grep { !$told{$_} } sort keys %known),
+            (map { "\"$_\" does not exist" }
+             grep { !$known{$_} && !/^[A-Z]/ } sort keys %told));
 }
 
 

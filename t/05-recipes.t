@@ -11,32 +11,20 @@ use strict;
 use warnings;
 
 use Test::More;
-use Time::HiRes qw(time sleep);
 
 use lib 't/lib';
 use Gateway;
+use Page;
+use RedisServer;
 
-use constant PAGE => 'docs/recipes.md';
-use constant PATIENCE => 10;    # seconds for a line to be in a log
-use constant HANG => 60;        # and for a command
-
-# of nginx and of the tests' own; and the line between head and body
-my $boilerplate = qr/^(?: (?: Server|Date|Content-Type|Content-Length|Connection
-                              |X-Worker|WWW-Authenticate|Last-Modified|ETag
-                              |Accept-Ranges) :\ .* | ) $/x;
-
-# what is told in seconds
-my $seconds = qr/^( (?: X-RateLimit-Reset|Retry-After|X-RateLimit-Retry-After)
-                    :\  | RateLimit:\ .*;t= )(\d+)$/x;
-
-my $page = slurp(PAGE);
-my ($intro, @recipes) = recipes($page);
-my ($service) = blocks($intro, 'nginx');
-my ($words) = blocks($intro, 'sh');
+my $page = Page->new('docs/recipes.md');
+my @recipes = @{$page->{sections}};
+my ($service) = Page::blocks($page->{intro}, 'nginx');
+my ($words) = Page::blocks($page->{intro}, 'sh');
 my %run;
 
-BAIL_OUT(PAGE . ' has no service') if !$service;
-BAIL_OUT(PAGE . ' has no words for the shell') if !$words;
+BAIL_OUT('the page has no service') if !$service;
+BAIL_OUT('the page has no words for the shell') if !$words;
 
 
 subtest 'the checks can fail' => \&self_test;
@@ -56,58 +44,6 @@ is_deeply([sort keys %run], [sort(map { s{.*/}{}r } glob 'docs/examples/*')],
 done_testing();
 
 
-# title and text of each section, after what stands before them
-
-sub recipes {
-    my ($text) = @_;
-
-    my ($head, @parts) = split /^## (.*)\n/m, $text;
-    my @found;
-
-    while (my ($title, $body) = splice @parts, 0, 2) {
-        push @found, {
-            title => $title,
-            body => $body,
-            conf => [blocks($body, 'nginx')],
-            console => [blocks($body, 'console')],
-            file => $body =~ m{\]\(examples/(\S+\.conf)\)} ? $1 : undef,
-        };
-    }
-
-    return ($head, @found);
-}
-
-
-sub blocks {
-    my ($text, $language) = @_;
-
-    return $text =~ /^```\Q$language\E\n(.*?)^```$/msg;
-}
-
-
-# commands and what they print
-
-sub commands {
-    my ($text) = @_;
-
-    my @found;
-
-    for (split /\n/, $text) {
-        if (/^\$ (.*)/) {
-            push @found, {command => $1, lines => []};
-
-        } elsif (/^> (.*)/) {
-            $found[-1]{command} .= "\n$1";
-
-        } else {
-            push @{$found[-1]{lines}}, $_;
-        }
-    }
-
-    return @found;
-}
-
-
 # the page has an example's essential part, to the letter
 
 sub try {
@@ -119,7 +55,7 @@ sub try {
     ok(scalar @{$recipe->{console}}, 'has what a client sees');
 
     if (defined $recipe->{file}) {
-        my $file = slurp("docs/examples/$recipe->{file}");
+        my $file = Page::slurp("docs/examples/$recipe->{file}");
 
         ok(index($file, $_) >= 0, "$recipe->{file} has what the page has")
             for @{$recipe->{conf}};
@@ -128,92 +64,50 @@ sub try {
         $run{$recipe->{file}} = 1;
     }
 
-    my $gateway = gateway($conf);
+    my $redis = $conf =~ /^ratelimit_redis /m ? RedisServer->start : undef;
+    my @steps = map { Page::commands($_) } @{$recipe->{console}};
+    my $n = (grep { $_->{command} =~ /:8090\b/ } @steps) ? 2 : 1;
+    my @gateways = map { gateway($conf, $redis) } 1 .. $n;
+    my $shell = shell($redis, @gateways);
 
-    for my $step (map { commands($_) } @{$recipe->{console}}) {
-        my @lines = result($gateway, $step->{command}, $step->{lines});
+    for my $step (@steps) {
+        my @lines = $shell->result($step->{command}, $step->{lines});
 
-        is_deeply([near($step->{lines}, \@lines)], $step->{lines},
+        is_deeply([Page::near($step->{lines}, \@lines)], $step->{lines},
                   (split /\n/, $step->{command})[0]);
     }
 
-    is($gateway->complaints, '', 'nothing is wrong with nginx');
-    $gateway->stop;
+    for (@gateways) {
+        is($_->complaints, '', 'nothing is wrong with nginx');
+        $_->stop;
+    }
 }
 
 
+# a busy machine is not in a hurry
+
 sub gateway {
-    my ($conf) = @_;
+    my ($conf, $redis) = @_;
 
     $conf .= $service if $conf !~ /listen +127\.0\.0\.2:/;
     $conf =~ s/:8080\b/:PORT/g;
+    $conf =~ s{(redis://127\.0\.0\.1):6379  timeout=\w+}
+              {$1:$redis->{port}  timeout=5s} if $redis;
 
     return Gateway->start(http => $conf);
 }
 
 
-# lines that a command prints; a log may be written a moment later
+# the second gateway of a page has the port 8090
 
-sub result {
-    my ($gateway, $command, $expected) = @_;
+sub shell {
+    my ($redis, $gateway, $second) = @_;
 
-    my $end = time + PATIENCE;
-    my $wanted = join "\n", @$expected;
-    my @lines;
-
-    for ( ;; ) {
-        @lines = output($gateway, $command);
-
-        last if $command !~ /^(?:cat|tail|grep) /;
-        last if time > $end || join("\n", near($expected, \@lines)) eq $wanted;
-
-        sleep 0.01;
-    }
-
-    return @lines;
-}
-
-
-sub output {
-    my ($gateway, $command) = @_;
-
-    $command =~ s/:8080\b/:$gateway->{port}/g;
-
-    open my $pipe, '-|', 'timeout', HANG, 'bash', '-c',
-         'cd "$0" && exec 2>&1 < /dev/null; eval "$1"', $gateway->{dir},
-         "$words\n$command"
-        or die "timeout: $!";
-
-    my @lines = map { s/\r?\n\z//r } <$pipe>;
-
-    close $pipe;
-
-    s/:$gateway->{port}\b/:8080/g for @lines;
-
-    return grep { $_ !~ $boilerplate } @lines;
-}
-
-
-# a window of a period may be whole up to a tenth of it later
-
-sub near {
-    my ($expected, $lines) = @_;
-
-    my @expected = @$expected;
-
-    return map {
-        my $line = $_;
-        my $other = shift @expected;
-
-        if (defined $other && $line =~ $seconds) {
-            my ($field, $got) = ($1, $2);
-
-            $line = $other if $other =~ $seconds && $1 eq $field
-                              && abs($got - $2) <= $2 * 0.12 + 1;
-        }
-
-        $line;
-    } @$lines;
+    return Page->shell(dir => $gateway->{dir}, words => $words, ports => {
+        8080 => $gateway->{port},
+        $second ? (8090 => $second->{port}) : (),
+        $redis ? (6379 => $redis->{port}) : (),
+    });
 }
 
 
@@ -258,14 +152,15 @@ sub example {
 
     $run{$name} = 1;
 
-    return gateway(slurp("docs/examples/$name"));
+    return gateway(Page::slurp("docs/examples/$name"));
 }
 
 
 sub look {
     my ($gateway, $path, $options) = @_;
 
-    return output($gateway, "look $options 'http://127.0.0.1:8080$path'");
+    return shell(undef, $gateway)
+           ->output("look $options 'http://127.0.0.1:8080$path'");
 }
 
 
@@ -276,8 +171,8 @@ sub statuses {
 
     $options ||= '';
 
-    my @lines = output($gateway,
-                       "tally $options 'http://127.0.0.1:8080$path'");
+    my @lines = shell(undef, $gateway)
+                ->output("tally $options 'http://127.0.0.1:8080$path'");
 
     return join ' ', map { s/^ *(\d+) /$1x/r } @lines;
 }
@@ -287,34 +182,26 @@ sub self_test {
     my @shown = ('HTTP/1.1 200 OK', 'X-RateLimit-Reset: 63', 'RateLimit: '
                  . '"ip";r=1;t=63');
 
-    is_deeply([near(\@shown, ['HTTP/1.1 200 OK', 'X-RateLimit-Reset: 66',
-                              'RateLimit: "ip";r=1;t=60'])], \@shown,
+    is_deeply([Page::near(\@shown, ['HTTP/1.1 200 OK',
+                                    'X-RateLimit-Reset: 66',
+                                    'RateLimit: "ip";r=1;t=60'])], \@shown,
               'times are near');
-    isnt((near(['Retry-After: 60'], ['Retry-After: 70']))[0],
+    isnt((Page::near(['Retry-After: 60'], ['Retry-After: 70']))[0],
          'Retry-After: 60', 'a time is not');
-    isnt((near(['X-RateLimit-Limit: 60'], ['X-RateLimit-Limit: 61']))[0],
+    isnt((Page::near(['X-RateLimit-Limit: 60'], ['X-RateLimit-Limit: 61']))[0],
          'X-RateLimit-Limit: 60', 'a limit is not a time');
-    isnt((near(['RateLimit: "ip";r=1;t=6'], ['RateLimit: "ip";r=2;t=6']))[0],
+    isnt((Page::near(['RateLimit: "ip";r=1;t=6'],
+                     ['RateLimit: "ip";r=2;t=6']))[0],
          'RateLimit: "ip";r=1;t=6', 'nor is what is left');
 
-    my ($first, $second) = commands("\$ a\n> b\nx\n\$ c\n");
+    my ($first, $second) = Page::commands("\$ a\n> b\nx\n\$ c\n");
 
     is_deeply($first, {command => "a\nb", lines => ['x']}, 'a command');
     is_deeply($second, {command => 'c', lines => []}, 'and the next');
 
-    my (undef, $recipe) = recipes("## A\n```nginx\na\n```\n```console\n\$ b\n"
-                                  . "```\n[x](examples/x.conf)\n");
+    my $recipe = Page::section('A', "```nginx\na\n```\n```console\n\$ b\n"
+                                    . "```\n[x](examples/x.conf)\n");
 
     is_deeply([@$recipe{qw(title conf file)}], ['A', ["a\n"], 'x.conf'],
               'a recipe');
-}
-
-
-sub slurp {
-    my ($file) = @_;
-
-    open my $in, '<', $file or BAIL_OUT("$file: $!");
-    local $/;
-
-    return <$in>;
 }

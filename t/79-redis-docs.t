@@ -1,0 +1,516 @@
+#!/usr/bin/perl
+
+# What docs/redis.md says is so: its commands are run against a real Redis and
+# a real nginx and print what the page shows; its rule of access control has
+# what is needed and nothing else; its tables of failures and of bytes per key
+# are what is measured.  If this fails, an operator who follows the page is
+# misled.
+
+use strict;
+use warnings;
+
+use File::Temp qw(tempdir);
+use Test::More;
+
+use lib 't/lib';
+use Clients;
+use Gateway;
+use Page;
+use RedisServer;
+
+use constant KEYS => 100_000;   # that memory is measured over
+
+my $page = Page->new('docs/redis.md');
+my %section = map { $_->{title} => $_ } @{$page->{sections}};
+my $recipes = Page->new('docs/recipes.md');
+my ($service) = Page::blocks($recipes->{intro}, 'nginx');
+my ($words) = Page::blocks($recipes->{intro}, 'sh');
+our $redis = RedisServer->start;
+
+my @missing = grep { !$section{$_} }
+              ('Set-up', 'The server', 'When Redis does not answer',
+               'Names of counters', 'Sizing');
+
+BAIL_OUT("the page has no section \"@missing\"") if @missing;
+
+subtest 'the checks can fail' => \&self_test;
+subtest 'commands' => \&commands;
+subtest 'a user' => \&user;
+subtest 'settings of the server' => \&settings;
+subtest 'names' => \&names;
+subtest 'a refusal outlives its counter' => \&refusal;
+subtest 'failures' => \&failures;
+subtest 'clock' => \&clock;
+subtest 'bytes per key' => \&bytes_per_key;
+subtest 'bytes of a command' => \&bytes_of_command;
+
+done_testing();
+
+
+sub self_test {
+    my $same = sub {
+        my ($shown, $got) = @_;
+
+        return (Page::near([$shown], [$got]))[0] eq $shown;
+    };
+
+    my $now = time;
+    my $time = $now . '000000';
+
+    ok($same->('2) (integer) 1700000000000000', "2) (integer) $time"), 'now');
+    ok(!$same->('2) (integer) 1700000000000000', "1) (integer) $time"),
+       'another number');
+    ok(!$same->('1700000000000000', ($now - 3600) . '000000'), 'an hour ago');
+    ok(!$same->('1700000000000000', $now), 'seconds');
+    ok($same->('299140556', int($now / 6)), 'a sub-window');
+    ok(!$same->('299140556', int($now / 6) - 600), 'a sub-window long ago');
+    ok($same->('(integer) 63150', '(integer) 60100'), 'milliseconds');
+    ok(!$same->('(integer) 63150', '(integer) 3600000'), 'other ones');
+    ok($same->('(integer) 3', '(integer) 3'), 'a count');
+    ok(!$same->('(integer) 3', '(integer) 4'), 'another count');
+
+    is_deeply([table("x\n\n| a | `b` |\n|---|---|\n| | 1 |\n\n| d |\n")],
+              [['a', '`b`'], ['', '1']], 'a table');
+}
+
+
+# rows of the first table of a text
+
+sub table {
+    my ($text) = @_;
+
+    my ($table) = $text =~ /((?:^\|.*\n)+)/m;
+    my @rows = grep { !/^\|-/ } split /\n/, $table;
+
+    return map { [map { s/^ +| +$//gr } /\|([^|]*)(?=\|)/g] } @rows;
+}
+
+
+# with its service, and with a Redis that has time to answer
+
+sub gateway {
+    my ($conf) = @_;
+
+    $conf .= $service if $conf !~ /listen +127\.0\.0\.2:/;
+    $conf .= "upstream backend {\nserver 127.0.0.2:8080;\n}\n"
+        if $conf =~ m{//backend};
+    $conf =~ s/:8080\b/:PORT/g;
+    $conf =~ s{(redis://\S*127\.0\.0\.1):6379([^\s;]*)}
+              {$1:$redis->{port}$2 timeout=5s connect_timeout=5s}g;
+
+    $redis->call('FLUSHALL');
+
+    return Gateway->start(http => $conf);
+}
+
+
+sub shell {
+    my ($gateway, @words) = @_;
+
+    return Page->shell(dir => $gateway->{dir}, words => join('', @words),
+                       ports => {8080 => $gateway->{port},
+                                 6379 => $redis->{port}});
+}
+
+
+# a section that shows no configuration has the first one of the page
+
+sub commands {
+    my $n = 0;
+
+    for my $section (grep { @{$_->{console}} } @{$page->{sections}}) {
+        my $conf = $section->{conf}[0] // $section{'Set-up'}{conf}[0];
+        my $gateway = gateway($conf);
+        my @words = grep { /^\w+\(\) \{$/m } @{$section->{sh}};
+        my $shell = shell($gateway, $words, @words);
+
+        for my $step (map { Page::commands($_) } @{$section->{console}}) {
+            my @lines = $shell->result($step->{command}, $step->{lines});
+
+            is_deeply([Page::near($step->{lines}, \@lines)], $step->{lines},
+                      $step->{command} =~ s/\n/ /gr);
+            $n++;
+        }
+
+        is($gateway->complaints, '', 'nothing is wrong with nginx');
+    }
+
+    cmp_ok($n, '>=', 10, 'there are some');
+}
+
+
+# each command that the rule allows is needed, and no other one is
+
+sub user {
+    my ($rule) = grep { /ACL SETUSER/ } @{$section{'Set-up'}{sh}};
+    my %zone = (fixed => 'algorithm=fixed_window rate=50r/h',
+                sliding => 'rate=50r/h',
+                log => 'algorithm=sliding_log rate=50r/h',
+                long => 'algorithm=sliding_log rate=5000r/h',
+                token => 'algorithm=token_bucket rate=50r/h',
+                leaky => 'algorithm=leaky_bucket rate=50r/h');
+
+    my $gateway = gateway(user_conf('', %zone));
+    my @uris = map { ("/back/$_", "/$_", "/$_", "/back/$_") } sort keys %zone;
+
+    is_deeply([shell($gateway)->output($rule)], ['OK'], 'the rule');
+    is(denials($gateway, '', @uris), 0, 'is enough');
+
+    for my $word ($rule =~ /\+(\w+)/g) {
+        isnt(denials($gateway, $word, @uris), 0, "$word is needed");
+    }
+
+    $redis->call('ACL', 'SETUSER', 'gateway', '+select');
+
+    my $other = gateway(user_conf('/1', %zone));
+
+    is(denials($other, '', @uris), 0, 'another database, with +select');
+    isnt(join(' ', $redis->keys(1)), '', 'is used');
+}
+
+
+sub user_conf {
+    my ($db, %zone) = @_;
+
+    my $conf = <<"END";
+ratelimit_redis main redis://gateway:secret\@127.0.0.1:6379$db;
+add_header X-Backend \$ratelimit_backend always;
+END
+
+    my %location;
+
+    for my $name (sort keys %zone) {
+        $conf .= "ratelimit_zone \$arg_k zone=$name:1m redis=main "
+                 . "$zone{$name};\n";
+        $location{"/$name"} = "ratelimit zone=$name;";
+        $location{"/back/$name"} = "ratelimit zone=$name count=500;";
+    }
+
+    return $conf . Gateway->server(%location);
+}
+
+
+# How often something was denied to a new client's requests without one of the
+# commands.  The last request is the last one that Redis hears of.
+
+sub denials {
+    my ($gateway, $without, @uris) = @_;
+
+    our $client++;
+
+    Gateway::await(sub { backends($gateway, "/fixed?k=x$client") eq 'redis' },
+                   'Redis to be asked');
+
+    $redis->call('ACL', 'LOG', 'RESET');
+    $redis->call('SCRIPT', 'FLUSH');
+    $redis->call('ACL', 'SETUSER', 'gateway', "-$without") if $without;
+
+    backends($gateway, (map { "$_?k=$client" } @uris), "/fixed?k=y$client");
+
+    my $denied = $redis->call('ACL', 'LOG');
+
+    $redis->call('ACL', 'SETUSER', 'gateway', "+$without") if $without;
+
+    return scalar @$denied;
+}
+
+
+sub backends {
+    my ($gateway, @uris) = @_;
+
+    return join ' ', map { $_->{field}{'x-backend'} // '-' }
+           Clients->new($gateway->{port})->series(map { ["GET $_"] } @uris);
+}
+
+
+sub settings {
+    my ($text) = Page::blocks($section{'The server'}{body}, 'text');
+
+    for (split /\n/, $text) {
+        my ($name, $value) = split ' ', s/""//r, 2;
+
+        is($redis->call('CONFIG', 'SET', $name, $value // ''), 'OK', $_);
+    }
+
+    $redis->call('CONFIG', 'SET', 'maxmemory', 0);
+}
+
+
+# the names that the section has as examples, and how it asks for a binary one
+
+sub names {
+    my $body = $section{'Names of counters'}{body};
+    my $gateway = gateway(<<'END');
+ratelimit_redis main redis://127.0.0.1:6379;
+ratelimit_zone $arg_k zone=key:1m rate=50r/m redis=main;
+ratelimit_zone $ratelimit_client zone=ip:1m rate=50r/m redis=main;
+server {
+    listen 127.0.0.1:8080;
+    location / { ratelimit zone=key; ratelimit zone=ip; empty_gif; }
+    location /login { ratelimit zone=key rate=5r/m; empty_gif; }
+    location /odd { ratelimit zone=key rate=5r/m "name=:%{}"; empty_gif; }
+}
+END
+
+    my @examples = $body =~ /`(ratelimit:\{\S+)`/g;
+
+    is(scalar @examples, 2, 'two examples');
+    backends($gateway, '/?k=alice', '/login?k=alice', '/odd?k=alice');
+    is($redis->call('EXISTS', $_), 1, $_) for @examples;
+
+    my $escaped = join '', $body =~ /`(%[0-9A-F]{2})`/g;
+
+    is($escaped, '%3A%25%7B%7D', 'escapes');
+    is($redis->call('EXISTS', "ratelimit:{alice}:key:$escaped:60w10"), 1,
+       'are so');
+
+    my ($command) = grep { /PTTL/ } @{$section{'Names of counters'}{sh}};
+    my ($line) = shell($gateway)->output($command);
+
+    like($line, qr/^(?:\(integer\) )?[56]\d{4}$/, 'the address of a client');
+}
+
+
+sub refusal {
+    my $gateway = gateway($section{'Set-up'}{conf}[0]);
+    my $clients = Clients->new($gateway->{port});
+    my @request = ('GET /api/', 'X-API-Key: a');
+
+    $clients->series((\@request) x 50);
+    is($clients->ask(@request)->{status}, 429, 'refused');
+    is($redis->call('DEL', 'ratelimit:{a}:key::60w10'), 1, 'is reset');
+    is($clients->ask(@request)->{status}, 429, 'and remembered');
+}
+
+
+# the table says what is seen
+
+sub failures {
+    my ($head, @rows) = table($section{'When Redis does not answer'}{body});
+    my %shown = map { $_->[0] => $_ } @rows;
+
+    my $conf = "ratelimit_redis main redis://127.0.0.1:1 timeout=5s;\n"
+               . "add_header X-Status \$ratelimit_status always;\n"
+               . "add_header X-Backend \$ratelimit_backend always;\n";
+    my %location;
+
+    for my $fail (qw(local open closed)) {
+        $conf .= "ratelimit_zone k zone=$fail:1m rate=5r/h redis=main"
+                 . " fail=$fail;\n";
+        $location{"/$fail"} = "ratelimit zone=$fail;";
+    }
+
+    my $gateway = gateway($conf . Gateway->server(%location));
+    my $clients = Clients->new($gateway->{port});
+
+    for my $column (1 .. 3) {
+        my $name = $head->[$column] =~ s/`//gr;
+        my $answer = $clients->ask('GET /' . $name =~ s/fail=//r);
+        my $field = $answer->{field};
+
+        my $told = defined $field->{'x-ratelimit-limit'} ? 'as always' : 'none';
+        my $status = $field->{'x-status'};
+
+        is($told, $shown{'header fields'}[$column], "$name, fields");
+        is($status eq 'PASSED' ? 'as always' : "`$status`",
+           $shown{'`$ratelimit_status`'}[$column], "$name, status");
+        is($field->{'x-backend'} ? "`$field->{'x-backend'}`" : 'empty',
+           $shown{'`$ratelimit_backend`'}[$column], "$name, backend");
+        is($answer->{status} == 503,
+           scalar($shown{users}[$column] =~ /503/), "$name, users");
+    }
+}
+
+
+# what becomes of limits that were used up when the clock of Redis is set
+
+sub clock {
+    my $dir = tempdir(CLEANUP => 1);
+
+    set_clock($dir, 0);
+
+    local $redis = do {
+        local $ENV{LD_PRELOAD} = clock_library($dir);
+        local $ENV{CLOCK_AHEAD} = "$dir/ahead";
+        RedisServer->start;
+    };
+
+    my %zone = (fixed => 'algorithm=fixed_window rate=3r/h',
+                sliding => 'rate=3r/h',
+                log => 'algorithm=sliding_log rate=3r/h',
+                token => 'algorithm=token_bucket rate=3r/h',
+                leaky => 'algorithm=leaky_bucket rate=3r/h');
+    my ($conf, %location) = "ratelimit_redis main redis://127.0.0.1:6379;\n";
+
+    for my $name (sort keys %zone) {
+        $conf .= "ratelimit_zone \$arg_k zone=$name:1m redis=main "
+                 . "$zone{$name};\n";
+        $location{"/$name"} = "ratelimit zone=$name"
+                              . ($name eq 'leaky' ? ' burst=2 nodelay;' : ';');
+    }
+
+    my $gateway = gateway($conf . Gateway->server(%location));
+    my $clients = Clients->new($gateway->{port});
+
+    for my $uri (map { ("/$_?k=back", "/$_?k=forward") } sort keys %zone) {
+        my @answers = $clients->series((["GET $uri"]) x 3);
+
+        is(join(' ', map { $_->{status} } @answers), '200 200 200', $uri);
+    }
+
+    set_clock($dir, -1800);
+
+    for my $name (sort keys %zone) {
+        my $answer = $clients->ask("GET /$name?k=back");
+
+        is($answer->{status}, 429, "$name, set back: used up");
+        cmp_ok($answer->{field}{'retry-after'} // 9999, '<=', 3960,
+               "$name, set back: not for longer than if used now");
+    }
+
+    set_clock($dir, 7200);
+
+    is($clients->ask("GET /$_?k=forward")->{status}, 200, "$_, set forward")
+        for sort keys %zone;
+}
+
+
+# libfaketime does not get along with the allocator of Redis
+
+sub clock_library {
+    my ($dir) = @_;
+
+    open my $file, '>', "$dir/clock.c" or die $!;
+    print $file <<'END';
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+int
+gettimeofday(struct timeval *restrict tv, void *restrict tz)
+{
+    long   ahead = 0;
+    FILE  *file = fopen(getenv("CLOCK_AHEAD"), "r");
+
+    if (file != NULL) {
+        (void) !fscanf(file, "%ld", &ahead);
+        fclose(file);
+    }
+
+    if (syscall(SYS_gettimeofday, tv, tz) != 0) {
+        return -1;
+    }
+
+    tv->tv_sec += ahead;
+
+    return 0;
+}
+END
+    close $file or die $!;
+
+    my $cc = $ENV{CC} || 'gcc';
+
+    system("$cc -shared -fPIC -o $dir/clock.so $dir/clock.c") == 0
+        or die 'no library for a clock';
+
+    return "$dir/clock.so";
+}
+
+
+sub set_clock {
+    my ($dir, $ahead) = @_;
+
+    open my $file, '>', "$dir/new" or die $!;
+    print $file "$ahead\n";
+    close $file or die $!;
+    rename "$dir/new", "$dir/ahead" or die $!;
+}
+
+
+# each state as nginx makes it, copied to as many keys
+
+sub bytes_per_key {
+    my (undef, @rows) = table($section{Sizing}{body});
+    my ($name) = $section{Sizing}{body} =~ /`(ratelimit:\{\S+)`/;
+    my ($key) = $name =~ /\{(.*)\}/;
+
+    is(length $key, 16, 'a key of 16 bytes');
+
+    for my $row (@rows) {
+        my ($what, $bytes) = @$row;
+        my ($number) = $what =~ /, (\d+) /;
+
+        for my $algorithm ($what =~ /`(\w+)`/g) {
+            my $got = measure($key, $algorithm, $number // 50);
+
+            cmp_ok(abs($got - $bytes), '<=', 1, "$algorithm, $what: $bytes")
+                or diag("measured: $got");
+        }
+    }
+}
+
+
+sub measure {
+    my ($key, $algorithm, $n) = @_;
+
+    my $params = "algorithm=$algorithm rate=${n}r/m";
+
+    $params = "buckets=$n rate=50r/m" if $algorithm eq 'sliding_window';
+
+    my $gateway = gateway("ratelimit_redis main redis://127.0.0.1:6379;\n"
+        . "ratelimit_zone \$arg_k zone=key:1m redis=main $params;\n"
+        . Gateway->server('/' => 'ratelimit zone=key;'));
+
+    backends($gateway, ("/?k=$key") x ($algorithm =~ /log/ ? $n : 1));
+
+    my ($made) = $redis->keys;
+
+    return $redis->call('EVAL', <<'END', 1, $made, KEYS);
+local function used()
+    return redis.call('INFO', 'memory'):match('used_memory:(%d+)')
+end
+
+local before = used()
+
+for i = 1, ARGV[1] do
+    redis.call('COPY', KEYS[1], (KEYS[1]:gsub('{.*}',
+                                              string.format('{%016d}', i))))
+end
+
+return math.floor((used() - before) / ARGV[1] + 0.5)
+END
+}
+
+
+sub bytes_of_command {
+    my ($there, $back) = $section{Sizing}{body}
+                         =~ /some (\d+) bytes\s+there and (\d+) back/;
+    my $gateway = gateway("ratelimit_redis main redis://127.0.0.1:6379;\n"
+        . "ratelimit_zone \$arg_k zone=key:1m redis=main rate=500r/m;\n"
+        . Gateway->server('/' => 'ratelimit zone=key;'));
+
+    backends($gateway, '/?k=0123456789abcdef');
+
+    # what is asked about is a part of what is told
+
+    my @before = traffic();
+    my @idle = traffic();
+
+    backends($gateway, ('/?k=0123456789abcdef') x 100);
+
+    my @after = traffic();
+    my @got = map { ($after[$_] - $idle[$_] - ($idle[$_] - $before[$_])) / 100 }
+                  0, 1;
+
+    cmp_ok(abs($got[0] - $there), '<=', 5, "$there there") or diag($got[0]);
+    cmp_ok(abs($got[1] - $back), '<=', 2, "$back back") or diag($got[1]);
+}
+
+
+sub traffic {
+    return $redis->call('INFO', 'stats')
+           =~ /^total_net_(?:in|out)put_bytes:(\d+)/mg;
+}

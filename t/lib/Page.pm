@@ -1,0 +1,237 @@
+package Page;
+
+# A page of docs/ whose commands are run as they stand: its "console" blocks
+# have commands behind "$ ", continued behind "> ", and what they print.
+#
+#     my $page = Page->new('docs/recipes.md');
+#     my $shell = Page->shell(dir => '/tmp', ports => {8080 => 34567});
+#     my @lines = $shell->result('curl -s http://127.0.0.1:8080/', \@expected);
+#
+# A command has a terminal, the words that "sh" blocks define, and for ports of
+# the page those of the servers that a test has started.  Left out are fields
+# of nginx itself, as Server and Date.
+
+use strict;
+use warnings;
+
+use File::Path qw(remove_tree);
+use File::Temp qw(tempdir);
+use Time::HiRes qw(time sleep);
+
+use constant PATIENCE => 10;    # seconds for a line to be in a log
+use constant HANG => 60;        # and for a command
+use constant LATE => 120;       # and between a request and a look at its time
+
+# of nginx and of the tests' own; and the line between head and body
+my $boilerplate = qr/^(?: (?: Server|Date|Content-Type|Content-Length|Connection
+                              |X-Worker|WWW-Authenticate|Last-Modified|ETag
+                              |Accept-Ranges) :\ .* | ) $/x;
+
+# what is told in seconds
+my $seconds = qr/^( (?: X-RateLimit-Reset|Retry-After|X-RateLimit-Retry-After)
+                    :\  | RateLimit:\ .*;t= )(\d+)$/x;
+
+# what redis-cli prints of a number
+my $integer = qr/^( (?: \d+\)\  )? \(integer\)\  | )(\d+)$/x;
+
+
+sub new {
+    my ($class, $file) = @_;
+
+    my ($head, @parts) = split /^## (.*)\n/m, slurp($file);
+    my $self = bless { intro => $head, sections => [] }, $class;
+
+    while (my ($title, $body) = splice @parts, 0, 2) {
+        push @{$self->{sections}}, section($title, $body);
+    }
+
+    return $self;
+}
+
+
+sub section {
+    my ($title, $body) = @_;
+
+    return {
+        title => $title,
+        body => $body,
+        conf => [blocks($body, 'nginx')],
+        sh => [blocks($body, 'sh')],
+        console => [blocks($body, 'console')],
+        file => $body =~ m{\]\(examples/(\S+\.conf)\)} ? $1 : undef,
+    };
+}
+
+
+sub blocks {
+    my ($text, $language) = @_;
+
+    return $text =~ /^```\Q$language\E\n(.*?)^```$/msg;
+}
+
+
+# commands and what they print
+
+sub commands {
+    my ($text) = @_;
+
+    my @found;
+
+    for (split /\n/, $text) {
+        if (/^\$ (.*)/) {
+            push @found, {command => $1, lines => []};
+
+        } elsif (/^> (.*)/) {
+            $found[-1]{command} .= "\n$1";
+
+        } else {
+            push @{$found[-1]{lines}}, $_;
+        }
+    }
+
+    return @found;
+}
+
+
+# Where commands run: words of the shell, a folder, and the port for each port
+# of the page.  "redis-cli" is told the port of 6379.
+
+sub shell {
+    my ($class, %option) = @_;
+
+    my $self = bless {owner => $$, words => '', %option}, 'Page::Shell';
+
+    if (my $port = $self->{ports}{6379}) {
+        $self->{bin} = tempdir('ratelimit-XXXXXX', TMPDIR => 1);
+
+        open my $file, '>', "$self->{bin}/redis-cli" or die $!;
+        print $file "#!/bin/sh\nPATH=\${PATH#*:}\n"
+                    . "exec redis-cli -p $port \"\$@\"\n";
+        close $file or die $!;
+        chmod 0755, "$self->{bin}/redis-cli";
+    }
+
+    return $self;
+}
+
+
+# a window of a period may be whole up to a tenth of it later
+
+sub near {
+    my ($expected, $lines) = @_;
+
+    my @expected = @$expected;
+
+    return map {
+        my $line = $_;
+        my $other = shift @expected;
+
+        for my $kind (defined $other ? ($seconds, $integer) : ()) {
+            my ($field, $got) = $line =~ $kind or next;
+            my ($same, $shown) = $other =~ $kind or next;
+
+            $line = $other if $same eq $field && alike($kind, $got, $shown);
+        }
+
+        $line;
+    } @$lines;
+}
+
+
+# Numbers of Redis may be times, in microseconds, or of sub-windows of 6
+# seconds, or milliseconds; whatever is small is a count.
+
+sub alike {
+    my ($kind, $got, $shown) = @_;
+
+    my $digits = length $shown;
+
+    return abs($got - $shown) <= $shown * 0.12 + 1 if $kind == $seconds;
+
+    return length($got) == 16 && abs($got / 1e6 - time) < LATE
+        if $digits == 16;
+    return length($got) == 9 && abs($got * 6 - time) < LATE if $digits == 9;
+    return abs($got - $shown) <= $shown * 0.12 if $digits == 5;
+    return $got == $shown;
+}
+
+
+sub slurp {
+    my ($file) = @_;
+
+    open my $in, '<', $file or die "$file: $!";
+    local $/;
+
+    return <$in>;
+}
+
+
+package Page::Shell;
+
+use Time::HiRes qw(time sleep);
+
+
+# lines that a command prints; a log may be written a moment later
+
+sub result {
+    my ($self, $command, $expected) = @_;
+
+    my $end = time + Page::PATIENCE;
+    my $wanted = join "\n", @$expected;
+    my @lines;
+
+    for ( ;; ) {
+        @lines = $self->output($command);
+
+        last if $command !~ /^(?:cat|tail|grep) /;
+        last if time > $end
+                || join("\n", Page::near($expected, \@lines)) eq $wanted;
+
+        sleep 0.01;
+    }
+
+    return @lines;
+}
+
+
+sub output {
+    my ($self, $command) = @_;
+
+    my %port = %{$self->{ports}};
+
+    $command =~ s/:$_\b/:$port{$_}/g for keys %port;
+
+    local $ENV{SHELL} = '/bin/bash';
+    local $ENV{PATH} = join ':', grep { defined } $self->{bin}, $ENV{PATH};
+    local $ENV{PAGE_DIR} = $self->{dir};
+    local $ENV{PAGE_COMMAND} = "$self->{words}\n$command";
+
+    open my $pipe, '-|', 'bash', '-c',
+         'exec timeout "$0" script -qec "$1" /dev/null < /dev/null',
+         Page::HANG, 'cd "$PAGE_DIR" && exec 2>&1 < /dev/null;'
+         . ' eval "$PAGE_COMMAND"'
+        or die "bash: $!";
+
+    my @lines = map { s/\r*\n\z//r } <$pipe>;
+
+    close $pipe;
+
+    for my $shown (keys %port) {
+        s/:$port{$shown}\b/:$shown/g for @lines;
+    }
+
+    return grep { $_ !~ $boilerplate } @lines;
+}
+
+
+sub DESTROY {
+    my ($self) = @_;
+
+    local ($?, $@);
+
+    File::Path::remove_tree($self->{bin})
+        if defined $self->{bin} && $self->{owner} == $$;
+}
+
+
+1;
