@@ -114,4 +114,43 @@ ratelimit_counters_total(const ratelimit_shape_t *shape,
 }
 
 
+/* a bit for each counter that is not 0, the first one's is the lowest */
+
+static inline uint64_t
+ratelimit_counters_used(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state)
+{
+    uint32_t  i, words;
+    uint64_t  word, used;
+
+    used = 0;
+
+    if (shape->width == sizeof(uint16_t)) {
+        words = (shape->buckets + 4) / 4;
+
+        for (i = words; i; i--) {
+            word = state[i];
+
+            /* the highest bit of each counter, then all four side by side */
+
+            word |= (word & 0x7fff7fff7fff7fff) + 0x7fff7fff7fff7fff;
+            word = (word >> 15) & 0x0001000100010001;
+            used = (used << 4) | (word * 0x0001000200040008) >> 48;
+        }
+
+        return used;
+    }
+
+    words = (shape->buckets + 2) / 2;
+
+    for (i = words; i; i--) {
+        word = state[i];
+        used = (used << 2) | (uint64_t) (word >> 32 != 0) << 1
+               | ((uint32_t) word != 0);
+    }
+
+    return used;
+}
+
+
 #endif /* _RATELIMIT_COUNTERS_H_INCLUDED_ */
