@@ -240,9 +240,14 @@ ratelimit_sliding_window_write(const ratelimit_shape_t *shape,
 
     /* until the index is written, these counters are those that have left */
 
-    for (i = 0; i < window->gap; i++) {
-        place = ratelimit_counters_back(shape, window->place, i);
-        ratelimit_counters_set(shape, state, place, 0);
+    if (window->gap > shape->buckets) {
+        ratelimit_counters_clear(shape, state);
+
+    } else {
+        for (i = 0; i < window->gap; i++) {
+            place = ratelimit_counters_back(shape, window->place, i);
+            ratelimit_counters_set(shape, state, place, 0);
+        }
     }
 
     ratelimit_store_barrier();
