@@ -13,8 +13,28 @@
 #define FILL_BATCH  500
 
 
+static void fill_load(ratelimit_algorithm_e algorithm, char *sha);
 static void fill_key(ratelimit_item_t *item, const char *sha, unsigned i);
 static int fill_answers(ratelimit_item_t *item, unsigned n);
+
+
+static void
+fill_load(ratelimit_algorithm_e algorithm, char *sha)
+{
+    char    *text;
+    size_t   len;
+
+    len = ratelimit_script_text(1 << algorithm, NULL);
+
+    text = malloc(len);
+    if (text == NULL) {
+        abort();
+    }
+
+    (void) ratelimit_script_text(1 << algorithm, text);
+    redis_load(text, len, sha);
+    free(text);
+}
 
 
 static void
@@ -76,8 +96,7 @@ int
 main(int argc, char **argv)
 {
     int                bad;
-    char               sha[41], *text;
-    size_t             len;
+    char               sha[41];
     unsigned           i, j, keys, requests;
     ratelimit_rule_t   rule;
     ratelimit_item_t   item;
@@ -112,16 +131,7 @@ main(int argc, char **argv)
 
     redis_open(argv[1]);
 
-    len = ratelimit_script_text(1 << shape.algorithm, NULL);
-
-    text = malloc(len);
-    if (text == NULL) {
-        abort();
-    }
-
-    (void) ratelimit_script_text(1 << shape.algorithm, text);
-    redis_load(text, len, sha);
-    free(text);
+    fill_load(shape.algorithm, sha);
 
     bad = 0;
 

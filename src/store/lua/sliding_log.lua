@@ -131,36 +131,14 @@ local function sliding_log_slice(it, i, j)
            .. sub(state, 16, 20 + last * 5)
 end
 
+-- the first bytes of a state
+
 local function sliding_log_head(it, head, n)
     if it.lossy and n < it.ring then
         head = head + 2147483648
     end
 
     return pack('<I7I4I4', it.time, head, n)
-end
-
--- a ring with so many places for these times
-
-local function sliding_log_pack(it, times, places)
-    local n = #times / 5
-
-    return sliding_log_head(it, n % places, n) .. times
-           .. rep('\0', (places - n) * 5)
-end
-
--- after the clock was set back: all times move with it
-
-local function sliding_log_rebase(it)
-    local times = {}
-    local base = it.time / it.tick
-
-    it.n = sliding_log_younger(it, 549755813888)
-
-    for i = it.n, 1, -1 do
-        times[it.n - i + 1] = pack('<I5', base - sliding_log_age(it, i))
-    end
-
-    return table.concat(times)
 end
 
 -- all anew, in a ring that has room for some more; if the rule has none for
@@ -176,100 +154,94 @@ local function sliding_log_rewrite(it, times, added, expires)
 
     if need > places then
         times = sub(times, (need - places) * 5 + 1)
+        need = places
     end
 
-    save(it.key, sliding_log_pack(it, times .. added, places), expires)
+    save(it.key, sliding_log_head(it, need % places, need) .. times .. added
+                 .. rep('\0', (places - need) * 5), expires)
 end
 
--- forgets what would be too old to be told apart with another reference
+-- the clock was set back: all times move with it
 
-local function sliding_log_prune(it, step)
-    if it.n > 0 and step + sliding_log_age(it, it.n) >= 549755813888 then
-        it.n = sliding_log_younger(it, (step < 549755813888)
-                                       and 549755813888 - step or 0)
-        it.lossy = false
-    end
-end
+local function sliding_log_rebase(it, added, expires)
+    local times, base = {}, it.time / it.tick
 
--- whether there is room, if only at the places of times that count no more
+    it.n = sliding_log_younger(it, 549755813888)
 
-local function sliding_log_fits(it, cost, step)
-    local places = it.places
-
-    if cost > places then
-        return false
+    for i = it.n, 1, -1 do
+        times[it.n - i + 1] = pack('<I5', base - sliding_log_age(it, i))
     end
 
-    if it.n + cost <= places or places >= it.ring then
-        return true
-    end
+    it.time = sliding_log_round((it.time > now) and it.time or now, it.tick)
 
-    local age = step + sliding_log_age(it, places - cost + 1)
-
-    return (age - 2) * it.tick >= it.period + skew
-end
-
-local function sliding_log_write(it, added, cost)
-    local key, head, places = it.key, it.head, it.places
-    local room = places - head
-    local n = it.n + cost
-    local at = format('%d', 15 + head * 5)
-
-    if cost <= room then
-        call('SETRANGE', key, at, added)
-    else
-        call('SETRANGE', key, at, sub(added, 1, room * 5))
-        call('SETRANGE', key, '15', sub(added, room * 5 + 1))
-    end
-
-    if n > places then
-        n = places
-        it.lossy = it.lossy or places < it.ring
-    end
-
-    n = (n < it.ring) and n or it.ring
-
-    call('SETRANGE', key, '0', sliding_log_head(it, (head + cost) % places, n))
+    sliding_log_rewrite(it, table.concat(times), added, expires)
 end
 
 local function sliding_log_charge(it, key, cost)
-    local time, tick, period = it.time, it.tick, it.period
+    local tick, period, ring = it.tick, it.period, it.ring
+    local head, places = it.head, it.places
 
     if cost == 0 then
 
         if it.rebase then
-            local newest = sliding_log_age(it, 1) * tick
-
-            sliding_log_rewrite(it, sliding_log_rebase(it), '',
-                                time - newest + period)
+            sliding_log_rebase(it, '', it.time + period
+                                       - sliding_log_age(it, 1) * tick)
         end
 
         return
     end
 
-    cost = (cost < it.ring) and cost or it.ring
+    cost = (cost < ring) and cost or ring
 
-    local moved = it.rebase and sliding_log_rebase(it)
+    local time = sliding_log_round((it.time > now) and it.time or now, tick)
+    local step = time / tick - it.base
+    local added = pack('<I5', time / tick)
 
-    time = sliding_log_round((time > now) and time or now, tick)
+    added = (cost == 1) and added or rep(added, cost)
+
+    if it.rebase then
+        return sliding_log_rebase(it, added, time + period)
+    end
+
     it.time = time
 
-    local ticks = time / tick
-    local added = rep(pack('<I5', ticks), cost)
+    -- forget what would be too old to be told apart with this reference
 
-    if moved then
-        return sliding_log_rewrite(it, moved, added, time + period)
+    if it.n > 0 and step + sliding_log_age(it, it.n) >= 549755813888 then
+        it.n = sliding_log_younger(it, (step < 549755813888)
+                                       and 549755813888 - step or 0)
+        it.lossy = false
     end
 
-    sliding_log_prune(it, ticks - it.base)
+    -- there is room, if only at the places of times that count no more
 
-    if sliding_log_fits(it, cost, ticks - it.base) then
-        sliding_log_write(it, added, cost)
-        save(key, nil, time + period)
+    local n, room = it.n + cost, places - head
+
+    if cost > places
+       or (n > places and places < ring
+           and (step + sliding_log_age(it, places - cost + 1) - 2) * tick
+               < period + skew)
+    then
+        return sliding_log_rewrite(it, sliding_log_slice(it, it.n, 1), added,
+                                   time + period)
+    end
+
+    if cost <= room then
+        call('SETRANGE', key, format('%d', 15 + head * 5), added)
     else
-        sliding_log_rewrite(it, sliding_log_slice(it, it.n, 1), added,
-                            time + period)
+        call('SETRANGE', key, format('%d', 15 + head * 5),
+             sub(added, 1, room * 5))
+        call('SETRANGE', key, '15', sub(added, room * 5 + 1))
     end
+
+    if n > places then
+        n = places
+        it.lossy = it.lossy or places < ring
+    end
+
+    call('SETRANGE', key, '0',
+         sliding_log_head(it, (head + cost) % places, (n < ring) and n or ring))
+    save(key, nil, time + period)
 end
 
 looks[2] = function(key, argument)
@@ -354,6 +326,9 @@ if op == 'r' then
             times = pack('<I5', it.base - 549755813887)
         end
 
-        save(key, sliding_log_pack(it, times, it.places))
+        local n = #times / 5
+
+        save(key, sliding_log_head(it, n % it.places, n) .. times
+                  .. rep('\0', (it.places - n) * 5))
     end
 end

@@ -1,6 +1,6 @@
--- The only way by which a state is written: always with its expiry, which is the
--- time from which on it equals one never seen, up to a millisecond.  Without
--- one it lasts as long as before; without a state, the state stays.
+-- The only way by which a state is written: always with its expiry, which is
+-- the time from which on it equals one never seen, up to a millisecond.
+-- Without one it lasts as long as before; without a state, that stays.
 
 local function save(key, state, expires)
     if not expires then
