@@ -76,6 +76,8 @@ ratelimit_redis main redis://127.0.0.1:REDIS timeout=5s connect_timeout=5s;
 ratelimit_zone $http_x_key zone=attack:1m rate=3r/d redis=main;
 ratelimit_zone $arg_k zone=main:1m rate=RATE redis=main;
 ratelimit_zone $arg_k zone=plan:1m rate=$arg_r redis=main;
+ratelimit_zone $arg_k zone=pace:1m rate=$arg_r capacity=2
+               algorithm=token_bucket redis=main;
 ratelimit_zone $arg_k zone=large:1m rate=100r/d redis=main;
 ratelimit_zone $arg_k zone=near:1m rate=100r/d;
 ratelimit_zone $arg_k zone=rates:1m rate=2r/2s rate=4r/d
@@ -110,6 +112,7 @@ END
         '/named' => 'ratelimit zone=main name=other;',
         '/rate' => 'ratelimit zone=main name=other rate=4r/d;',
         '/plan' => 'ratelimit zone=plan;',
+        '/pace' => 'ratelimit zone=pace;',
         '/cost' => 'ratelimit zone=main cost=$arg_c;',
         '/soft' => 'ratelimit zone=main soft=100%;',
         '/elastic' => 'ratelimit zone=main elastic=100%;',
@@ -121,6 +124,8 @@ END
         '/told' => 'ratelimit zone=told;',
         '/rejected' => 'ratelimit zone=main name=rejected rate=3r/d
                         rejected=count;',
+        '/insist' => 'ratelimit zone=main;
+                      ratelimit zone=large rejected=count;',
         '/dry' => 'ratelimit zone=main; ratelimit_dry_run on;',
     );
 
@@ -257,6 +262,13 @@ sub another_plan {
     is(statuses(('/plan?k=p&r=1r/h') x 2), '200 429', 'another period');
     is(statuses(('/plan?k=p&r=5r/d') x 2), '200 429', 'a still larger one');
     is(statuses('/plan?k=p&r='), 200, 'none');
+
+    # as much at once, but sooner again
+
+    is(statuses(('/pace?k=p&r=2r/h') x 3), '200 200 429', 'a slow one');
+    Gateway::await(sub { statuses('/pace?k=p&r=7200r/h') == 200 },
+                   'a faster one', 5);
+    pass('a faster one');
 }
 
 
@@ -350,6 +362,11 @@ sub rejected {
     $redis->forget_calls;
     statuses(('/rejected?k=r') x 50);
     is($redis->calls('evalsha'), 50, 'each refusal counts, so Redis is asked');
+
+    used_up('insist');
+    is(statuses(('/insist?k=insist') x 5), '429 429 429 429 429',
+       'refused by another one');
+    is(field('X-RateLimit-Remaining', '/large?k=insist'), 95, 'counts, too');
 }
 
 
