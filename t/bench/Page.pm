@@ -103,7 +103,9 @@ $table
   nginx, same Redis. What is added is more than the same request costs without
   a limit; instructions are counted with one connection. Requests a second are
   by the clock on the wall, and the clients share the processors with nginx and
-  Redis. The pipelining client has nothing to do but to send the same script.
+  Redis. The pipelining client has nothing to do but to call the same script;
+  against it nginx has clients of a Unix socket, so that Redis has a processor
+  of its own.
 - **accuracy**: decisions that an exact log makes otherwise, see below. A bound
   on the attacks is 2*N* - 1, which is what [algorithms.md](algorithms.md) says
   of the worst client.

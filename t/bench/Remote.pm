@@ -105,7 +105,7 @@ sub row {
 
 
 # what Redis can do through nginx, against a client that does nothing else and
-# has as many decisions under way
+# has as many decisions under way; clients of nginx are to cost little
 
 sub served {
     my ($nginx, $redis, $algorithm, $rounds) = @_;
@@ -114,9 +114,9 @@ sub served {
 
     for (1 .. $rounds) {
         my ($line) = Load::run(
-            port => $nginx->{port}, path => "/ours/$algorithm", keys => KEYS,
-            pid => $redis->{worker}, requests => 2 * REQUESTS, depth => 8,
-            connections => UNDER_WAY);
+            socket => "$nginx->{dir}/http", path => "/ours/$algorithm",
+            keys => KEYS, pid => $redis->{worker}, requests => 2 * REQUESTS,
+            depth => 8, connections => UNDER_WAY);
 
         my (undef, $rate, undef, $cpu) = split /\t/, $line;
 
@@ -206,6 +206,7 @@ END
 $zones
     server {
         listen 127.0.0.1:PORT backlog=1024;
+        listen unix:DIR/http backlog=1024;
         location = /none { empty_gif; }
         ${\ Instructions::MARK}
 

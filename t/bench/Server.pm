@@ -7,8 +7,8 @@ package Server;
 #     my $redis = Server->redis;
 #     print "$nginx->{port} $nginx->{worker}\n";
 #
-# PORT in a configuration is the server's own.  It ends, and its folder goes,
-# when the object goes.
+# PORT in a configuration is the server's own, and DIR its folder.  It ends, and
+# the folder goes, when the object goes.
 
 use strict;
 use warnings;
@@ -119,6 +119,7 @@ sub write {
     my ($self, $name, $text) = @_;
 
     $text =~ s/\bPORT\b/$self->{port}/g;
+    $text =~ s/\bDIR\b/$self->{dir}/g;
 
     open my $out, '>', "$self->{dir}/$name" or die "$name: $!\n";
     print $out $text;

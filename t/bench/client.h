@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 
 
@@ -76,6 +77,21 @@ client_clock(const char *pid)
 
 
 static int
+client_open(struct sockaddr *address, socklen_t size)
+{
+    int  fd;
+
+    fd = socket(address->sa_family, SOCK_STREAM, 0);
+
+    if (fd == -1 || connect(fd, address, size) != 0) {
+        client_fail("connect");
+    }
+
+    return fd;
+}
+
+
+static int
 client_connect(unsigned port)
 {
     int                 fd, on;
@@ -88,19 +104,27 @@ client_connect(unsigned port)
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 
-    fd = socket(AF_INET, SOCK_STREAM, 0);
-
-    if (fd == -1
-        || connect(fd, (struct sockaddr *) &address,
-                   sizeof(struct sockaddr_in))
-           != 0)
-    {
-        client_fail("connect");
-    }
-
+    fd = client_open((struct sockaddr *) &address, sizeof(struct sockaddr_in));
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(int));
 
     return fd;
+}
+
+
+/* over a socket of the file system, which costs both sides less */
+
+static int __attribute__((unused))
+client_connect_local(const char *path)
+{
+    struct sockaddr_un  address;
+
+    memset(&address, 0, sizeof(struct sockaddr_un));
+
+    address.sun_family = AF_UNIX;
+    strncpy(address.sun_path, path, sizeof(address.sun_path) - 1);
+
+    return client_open((struct sockaddr *) &address,
+                       sizeof(struct sockaddr_un));
 }
 
 

@@ -4,8 +4,9 @@
  * requests under way, and a key in the field X-K of each.  Costs little itself,
  * and reads what processor time others use meanwhile.
  *
- *     load port=P path=/a [path=/b]... [pid=N]... [connections=32] [depth=1]
- *          [rounds=1] [requests=1000] [order=random] [from=0] [keys=1]
+ *     load port=P|socket=PATH path=/a [path=/b]... [pid=N]... [depth=1]
+ *          [connections=32] [rounds=1] [requests=1000] [order=random] [from=0]
+ *          [keys=1]
  *
  * In each round each path gets so many requests, one path after the other.
  * Keys are the numbers from FROM to FROM + KEYS - 1; order "up" and "down" is
@@ -47,6 +48,7 @@ typedef struct {
 
 
 typedef struct {
+    const char         *socket;
     const char         *paths[LOAD_PATHS];
     unsigned            npaths;
     clockid_t           clocks[LOAD_PIDS];
@@ -141,6 +143,9 @@ load_option(const char *name, const char *value)
     if (strcmp(name, "order") == 0) {
         load_job.order = load_order(value);
 
+    } else if (strcmp(name, "socket") == 0) {
+        load_job.socket = value;
+
     } else if (strcmp(name, "path") == 0 && load_job.npaths < LOAD_PATHS
                && strlen(value) < LOAD_REQUEST / 2)
     {
@@ -174,11 +179,11 @@ load_parse(int argc, char **argv)
         load_option(argv[i], equals + 1);
     }
 
-    if (load_job.port == 0 || load_job.npaths == 0 || load_job.depth == 0
-        || load_job.keys == 0)
+    if ((load_job.port == 0 && load_job.socket == NULL)
+        || load_job.npaths == 0 || load_job.depth == 0 || load_job.keys == 0)
     {
         errno = EINVAL;
-        client_fail("port, path, depth and keys");
+        client_fail("port or socket, path, depth, keys");
     }
 }
 
@@ -364,7 +369,9 @@ main(int argc, char **argv)
     random_state = client_nanoseconds(CLOCK_MONOTONIC);
 
     for (i = 0; i < load_job.connections; i++) {
-        load_connections[i].fd = client_connect(load_job.port);
+        load_connections[i].fd = (load_job.socket != NULL)
+                                 ? client_connect_local(load_job.socket)
+                                 : client_connect(load_job.port);
         event.data.ptr = &load_connections[i];
         epoll_ctl(poll, EPOLL_CTL_ADD, load_connections[i].fd, &event);
     }
