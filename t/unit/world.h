@@ -44,7 +44,7 @@ world_state(size_t size)
 
 /* algorithm, buckets and the rule are set before */
 
-static void
+static void __attribute__((unused))
 world_open(world_t *w, ratelimit_algorithm_e algorithm, uint32_t buckets)
 {
     w->algorithm = ratelimit_algorithms[algorithm];
@@ -65,7 +65,7 @@ world_open(world_t *w, ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
-static void
+static void __attribute__((unused))
 world_close(world_t *w)
 {
     free(w->state);
@@ -110,7 +110,7 @@ world_admits(const world_t *w, uint64_t later, uint64_t cost)
 }
 
 
-static void
+static void __attribute__((unused))
 world_charge(world_t *w, ratelimit_state_t *state, uint64_t cost)
 {
     w->algorithm->charge(&w->shape, &w->rule, state, &w->clock, cost);

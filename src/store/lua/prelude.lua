@@ -1,5 +1,5 @@
--- What all scripts begin with.  All times are microseconds, all numbers integers
--- below 2^53.
+-- What all scripts begin with.  All times are microseconds, all numbers are
+-- integers below 2^53.
 --
 -- An algorithm, by its number, has two functions, which are called with the key
 -- of a state and an argument, see ratelimit_script.c:

@@ -1,7 +1,8 @@
 -- The times of the newest admitted requests in a ring: exact.
 --
 --   7 bytes  reference time, not before any other
---   4 bytes  head: where the next time goes
+--   4 bytes  head: where the next time goes; the highest bit says that times
+--            were overwritten that a ring of full size would still have
 --   4 bytes  how many times there are
 --   then     the places of the ring, 5 bytes each
 --
@@ -17,6 +18,7 @@ local rep, sub, format = string.rep, string.sub, string.format
 local function sliding_log_load(key, argument)
     local ring, cost, _, period = unpack('<I4I8I8I8', argument, 5)
     local length, state, time, head, n
+    local lossy = false
 
     if ring > 1024 then
         state = call('GETRANGE', key, '0', '14')
@@ -31,13 +33,17 @@ local function sliding_log_load(key, argument)
     if places >= 1 and places % 1 == 0 then
         time, head, n = unpack('<I7I4I4', state)
 
+        if head >= 2147483648 then
+            head, lossy = head - 2147483648, true
+        end
+
         if head >= places or n > places then
             n = 0
         end
     end
 
     if not n or n == 0 then
-        time, head, n, places = now, 0, 0, 0
+        time, head, n, places, lossy = now, 0, 0, 0, false
     end
 
     local tick = (period < 549755813888) and 1 or 1000
@@ -47,7 +53,7 @@ local function sliding_log_load(key, argument)
         key = key, ring = ring, cost = cost, period = period, tick = tick,
         state = (ring <= 1024) and state, places = places, time = time,
         head = head, n = (n < ring) and n or ring,
-        base = (time - time % tick) / tick
+        lossy = lossy and n < ring, base = (time - time % tick) / tick
     }
 end
 
@@ -125,12 +131,20 @@ local function sliding_log_slice(it, i, j)
            .. sub(state, 16, 20 + last * 5)
 end
 
+local function sliding_log_head(it, head, n)
+    if it.lossy and n < it.ring then
+        head = head + 2147483648
+    end
+
+    return pack('<I7I4I4', it.time, head, n)
+end
+
 -- a ring with so many places for these times
 
-local function sliding_log_pack(time, times, places)
+local function sliding_log_pack(it, times, places)
     local n = #times / 5
 
-    return pack('<I7I4I4', time, n % places, n) .. times
+    return sliding_log_head(it, n % places, n) .. times
            .. rep('\0', (places - n) * 5)
 end
 
@@ -164,7 +178,7 @@ local function sliding_log_rewrite(it, times, added, expires)
         times = sub(times, (need - places) * 5 + 1)
     end
 
-    save(it.key, sliding_log_pack(it.time, times .. added, places), expires)
+    save(it.key, sliding_log_pack(it, times .. added, places), expires)
 end
 
 -- forgets what would be too old to be told apart with another reference
@@ -173,6 +187,7 @@ local function sliding_log_prune(it, step)
     if it.n > 0 and step + sliding_log_age(it, it.n) >= 549755813888 then
         it.n = sliding_log_younger(it, (step < 549755813888)
                                        and 549755813888 - step or 0)
+        it.lossy = false
     end
 end
 
@@ -207,11 +222,14 @@ local function sliding_log_write(it, added, cost)
         call('SETRANGE', key, '15', sub(added, room * 5 + 1))
     end
 
-    n = (n < places) and n or places
+    if n > places then
+        n = places
+        it.lossy = it.lossy or places < it.ring
+    end
+
     n = (n < it.ring) and n or it.ring
 
-    call('SETRANGE', key, '0',
-         pack('<I7I4I4', it.time, (head + cost) % places, n))
+    call('SETRANGE', key, '0', sliding_log_head(it, (head + cost) % places, n))
 end
 
 local function sliding_log_charge(it, key, cost)
@@ -321,12 +339,19 @@ refunds[2] = function(key, argument)
         return
     end
 
-    if found == it.n then
+    local times = sliding_log_slice(it, it.n, later + found + 1)
+                  .. sliding_log_slice(it, later, 1)
+
+    if times == '' and not it.lossy then
         call('DEL', key)
         return
     end
 
-    update(key, sliding_log_pack(it.time,
-                            sliding_log_slice(it, it.n, later + found + 1)
-                            .. sliding_log_slice(it, later, 1), it.places))
+    -- in the place of all that were overwritten: one that counts no more
+
+    if times == '' then
+        times = pack('<I5', it.base - 549755813887)
+    end
+
+    update(key, sliding_log_pack(it, times, it.places))
 end

@@ -2,8 +2,8 @@
 -- Counted are the requests of the newest "buckets" sub-windows, and of the one
 -- before them the share that is still inside the period, rounded up.
 --
---   7 bytes  index of the newest sub-window
---   5 bytes  sum of all counters
+--   4 bytes  index of the newest sub-window, modulo 2^32
+--   5 bytes  sum of all counters, unless there are only two
 --   then     buckets + 1 counters of 2 or 4 bytes; that of sub-window i stands
 --            at i modulo (buckets + 1)
 --
@@ -24,12 +24,29 @@ local function sliding_window_at(time, period, buckets)
            elapsed
 end
 
+-- what is only known modulo 2^32 is near
+
+local function sliding_window_near(index, low)
+    local behind = (index - low) % 4294967296
+
+    return index - ((behind < 2147483648) and behind or behind - 4294967296)
+end
+
+-- all counters; the first one stands behind index and sum
+
+local function sliding_window_counts(state, ring, width)
+    local kind = (width == 2) and 'I2' or 'I4'
+
+    return { unpack('<' .. string.rep(kind, ring), state,
+                    (ring == 2) and 5 or 10) }
+end
+
 -- counters of another width, of a rule that was changed
 
 local function sliding_window_convert(state, ring, width)
+    local counts = sliding_window_counts(state, ring, 6 - width)
     local total = 0
-    local counts = { unpack('<' .. string.rep((width == 2) and 'I4' or 'I2',
-                                              ring), state, 13) }
+
     for i = 1, ring do
         local count = (counts[i] < most[width]) and counts[i] or most[width]
 
@@ -37,60 +54,62 @@ local function sliding_window_convert(state, ring, width)
         total = total + count
     end
 
-    return total, string.sub(state, 1, 12)
+    return total, string.sub(state, 1, (ring == 2) and 4 or 9)
                   .. table.concat(counts, '', 1, ring)
 end
 
--- index, total and the state
+-- the newest index, if the current one is that; the sum; and the state
 
-local function sliding_window_load(key, ring, width)
+local function sliding_window_load(key, ring, width, index)
     local state = call('GET', key)
-    local length = state and #state - 12
+    local length = state and #state - ((ring == 2) and 4 or 9)
 
     if length == ring * width then
-        local index, total = unpack('<I7I5', state)
-        return index, total, state
+        local low, one, other
+
+        if ring > 2 then
+            low, one = unpack('<I4I5', state)
+            return sliding_window_near(index, low), one, state
+        end
+
+        low, one, other = unpack((width == 2) and '<I4I2I2' or '<I4I4I4',
+                                 state)
+        return sliding_window_near(index, low), one + other, state
     end
 
     if length == ring * (6 - width) then
-        return unpack('<I7', state),
+        return sliding_window_near(index, unpack('<I4', state)),
                sliding_window_convert(state, ring, width)
     end
 
-    return 0, 0, string.rep('\0', 12 + ring * width)
+    return 0, 0, string.rep('\0', ((ring == 2) and 4 or 9) + ring * width)
 end
 
--- all counters, from that at a place back
-
-local function sliding_window_counts(state, ring, width, place)
-    local back = {}
-    local counts = { unpack('<' .. string.rep((width == 2) and 'I2' or 'I4',
-                                              ring), state, 13) }
-    for i = 0, ring - 1 do
-        back[i] = counts[(place - i) % ring + 1]
-    end
-
-    return back
+local function sliding_window_get(state, ring, width, place)
+    return (unpack(kinds[width], state,
+                   ((ring == 2) and 5 or 10) + place * width))
 end
 
 -- the state with a count at a place, and zeros at so many before it
 
-local function sliding_window_put(index, total, it, place, count, zeros)
+local function sliding_window_put(it, index, total, place, count, zeros)
     local rep, sub = string.rep, string.sub
     local state, width, ring = it.state, it.width, it.ring
+    local start = (ring == 2) and 5 or 10
     local first = place - zeros
-    local head = pack('<I7I5', index, total)
-    local rest = 13 + (place + 1) * width
+    local rest = start + (place + 1) * width
+    local head = (ring == 2) and pack('<I4', index % 4294967296)
+                              or pack('<I4I5', index % 4294967296, total)
 
     count = pack(kinds[width], count)
 
     if first >= 0 then
-        return head .. sub(state, 13, 12 + first * width)
+        return head .. sub(state, start, start - 1 + first * width)
                .. rep('\0', zeros * width) .. count .. sub(state, rest)
     end
 
     return head .. rep('\0', place * width) .. count
-           .. sub(state, rest, 12 + (first + ring) * width)
+           .. sub(state, rest, start - 1 + (first + ring) * width)
            .. rep('\0', -first * width)
 end
 
@@ -98,16 +117,18 @@ end
 
 local function sliding_window_rotate(it)
     local ring, width = it.ring, it.width
-    local counts = sliding_window_counts(it.state, ring, width, it.place)
+    local counts = sliding_window_counts(it.state, ring, width)
+    local place = it.index % ring
     local state = {}
 
-    it.place = it.index % ring
-
     for i = 0, ring - 1 do
-        state[(it.place - i) % ring + 1] = pack(kinds[width], counts[i])
+        state[(place - i) % ring + 1]
+            = pack(kinds[width], counts[(it.place - i) % ring + 1])
     end
 
-    it.state = string.sub(it.state, 1, 12) .. table.concat(state)
+    it.place = place
+    it.state = string.sub(it.state, 1, (ring == 2) and 4 or 9)
+               .. table.concat(state)
 end
 
 local function sliding_window_charge(it, key, cost)
@@ -122,7 +143,7 @@ local function sliding_window_charge(it, key, cost)
     local before = 0
 
     if gap == 0 then
-        before = unpack(kinds[width], it.state, 13 + place * width)
+        before = sliding_window_get(it.state, it.ring, width, place)
     end
 
     local count = before + cost
@@ -131,7 +152,7 @@ local function sliding_window_charge(it, key, cost)
         count = most[width]
     end
 
-    local state = sliding_window_put(it.index, it.total - before + count, it,
+    local state = sliding_window_put(it, it.index, it.total - before + count,
                                      place, count, (gap > 0) and gap - 1 or 0)
 
     if gap == 0 and it.total > 0 and not it.rebase then
@@ -162,7 +183,7 @@ local function sliding_window_retry(it, counts, period, room)
         old = 0
 
         if distance >= it.gap then
-            old = counts[distance]
+            old = counts[(it.place - distance) % it.ring + 1]
             full = full - old
         end
     end
@@ -180,11 +201,11 @@ end
 
 local function sliding_window_wait(it, ahead, period, room)
     local ring = it.ring
-    local counts = sliding_window_counts(it.state, ring, it.width, it.place)
+    local counts = sliding_window_counts(it.state, ring, it.width)
     local reset, retry = 0, 0
 
     for distance = it.gap, ring - 1 do
-        if counts[distance] > 0 then
+        if counts[(it.place - distance) % ring + 1] > 0 then
             reset = sliding_window_time(ahead + (ring - distance) * period,
                                         ring - 1)
             break
@@ -211,8 +232,8 @@ looks[1] = function(key, argument)
         = unpack('<BBBBI4I8I8I8I8I8', argument)
 
     local ring = buckets + 1
-    local newest, total, state = sliding_window_load(key, ring, width)
     local index, elapsed = sliding_window_at(now, period, buckets)
+    local newest, total, state = sliding_window_load(key, ring, width, index)
 
     local ahead, gap, old, rebase = -elapsed, 0, 0, false
 
@@ -238,11 +259,10 @@ looks[1] = function(key, argument)
 
     else
         for i = place - gap + 1, place do
-            total = total - unpack(kinds[width], state,
-                                   13 + i % ring * width)
+            total = total - sliding_window_get(state, ring, width, i % ring)
         end
 
-        old = unpack(kinds[width], state, 13 + (place + 1) % ring * width)
+        old = sliding_window_get(state, ring, width, (place + 1) % ring)
         total = (total > old) and total or old
     end
 
@@ -273,21 +293,23 @@ looks[1] = function(key, argument)
 end
 
 refunds[1] = function(key, argument)
-    local _, buckets, width, cost = unpack('<BBBxxxxxI8', argument)
+    local _, buckets, width, cost, __, period = unpack('<BBBxxxxxI8I8I8',
+                                                       argument)
     local stamp = unpack('<I8', argument, 65)
-    local it = { width = width, ring = buckets + 1 }
-    local index, total, state = sliding_window_load(key, it.ring, width)
+    local ring = buckets + 1
+    local index, total, state
+        = sliding_window_load(key, ring, width,
+                              (sliding_window_at(now, period, buckets)))
 
     if total == 0 or stamp > index or index - stamp > buckets then
         return
     end
 
-    local place = stamp % it.ring
-    local before = unpack(kinds[width], state, 13 + place * width)
+    local place = stamp % ring
+    local before = sliding_window_get(state, ring, width, place)
     local count = (before > cost) and before - cost or 0
+    local it = { state = state, ring = ring, width = width }
 
-    it.state = state
-
-    update(key, sliding_window_put(index, total - before + count, it, place,
+    update(key, sliding_window_put(it, index, total - before + count, place,
                                    count, 0))
 end

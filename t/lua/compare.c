@@ -1,0 +1,756 @@
+
+/*
+ * The scripts against the core: random requests, refunds and insistence on
+ * random limits, some at a time, while the clock goes forward and is set back
+ * and rules are changed.  Each verdict and each expiry must be the same.
+ *
+ * The core alone says what happens next, so Redis is asked many things before
+ * its answers are read.
+ *
+ *   compare SOCKET STEPS [SEED [ALGORITHM]]
+ */
+
+
+#include "fake.h"
+#include "core/ratelimit_math.h"
+#include "world.h"
+
+
+#define COMPARE_BATCH   200
+#define COMPARE_WORLD   150    /* steps of one world */
+#define COMPARE_GIVEN   8      /* charges that may be given back */
+#define COMPARE_MIXED   RATELIMIT_ALGORITHMS
+
+
+typedef struct {
+    ratelimit_shape_t               shape;
+    ratelimit_rule_t                rule;
+    ratelimit_state_t              *state;
+    unsigned                        twin;     /* of the limit before it */
+    char                            key[32];
+} compare_limit_t;
+
+
+/* one decision that may be given back */
+
+typedef struct {
+    uint64_t                        stamp[REDIS_ITEMS];
+    uint64_t                        cost[REDIS_ITEMS];
+} compare_given_t;
+
+
+typedef struct {
+    ratelimit_clock_t               clock;
+    size_t                          n;
+    compare_limit_t                 limits[REDIS_ITEMS];
+    ratelimit_item_t                items[REDIS_ITEMS];
+    compare_given_t                 given[COMPARE_GIVEN];
+    unsigned                        charges;
+    unsigned                        changed;  /* to a smaller shape */
+} compare_world_t;
+
+
+/* what was asked, and what the core says */
+
+typedef struct {
+    ratelimit_script_e              op;
+    ratelimit_clock_t               clock;
+    size_t                          n;
+    ratelimit_item_t                items[REDIS_ITEMS];
+    ratelimit_shape_t               shapes[REDIS_ITEMS];
+    ratelimit_rule_t                rules[REDIS_ITEMS];
+    uint64_t                        expires[REDIS_ITEMS];
+    unsigned                        with_expires;
+} compare_asked_t;
+
+
+static char             compare_sha[41];
+static compare_asked_t  compare_asked[COMPARE_BATCH];
+static unsigned         compare_n;
+static unsigned         compare_keys;
+
+static unsigned         compare_verdicts;
+static unsigned         compare_refused;
+static unsigned         compare_rebased;
+static unsigned         compare_soft;
+static unsigned         compare_wide;
+static unsigned         compare_expiries;
+static unsigned         compare_failed;
+
+
+static void compare_fit(compare_limit_t *limit);
+static void compare_random_rule(compare_limit_t *limit);
+static void compare_change(compare_world_t *w);
+static void compare_open(compare_world_t *w, unsigned algorithm);
+static void compare_close(compare_world_t *w);
+static void compare_move(compare_world_t *w);
+static int compare_stale(const compare_world_t *w,
+    const compare_given_t *given);
+static ratelimit_script_e compare_op(compare_world_t *w);
+static void compare_core(compare_world_t *w, ratelimit_script_e op);
+static void compare_ask(compare_world_t *w, ratelimit_script_e op);
+static void compare_ask_expires(compare_world_t *w, compare_asked_t *asked);
+static void compare_read(void);
+static void compare_tell(const compare_asked_t *asked, size_t i,
+    const char *what, uint64_t got, uint64_t want);
+static void compare_verdict(compare_asked_t *asked, size_t i,
+    const unsigned char *bytes);
+static void compare_step(compare_world_t *w);
+static void compare_run(unsigned algorithm, unsigned steps);
+
+
+static void
+compare_fit(compare_limit_t *limit)
+{
+    limit->shape.width = 0;
+    limit->shape.ring = 0;
+
+    ratelimit_shape_fit(&limit->shape, limit->rule.ceiling);
+}
+
+
+/* of all sizes that are allowed; the period is kept if there is one */
+
+static void
+compare_random_rule(compare_limit_t *limit)
+{
+    uint64_t           most, waiting;
+    ratelimit_rule_t  *rule;
+
+    rule = &limit->rule;
+
+    if (rule->period == 0) {
+        rule->period = random_percent(40) ? random_between(1, 60)
+                       : random_percent(50) ? random_between(1, 366 * 86400)
+                       : random_percent(50) ? 366 * 86400
+                       : random_between(549754, 549757);
+        rule->period *= RATELIMIT_SECOND;
+    }
+
+    most = ratelimit_min((RATELIMIT_MAX_PRODUCT - 1) / rule->period,
+                         RATELIMIT_MAX_LIMIT);
+
+    if (limit->shape.algorithm == RATELIMIT_SLIDING_LOG) {
+        most = random_percent(10) ? 3000 : random_percent(30) ? 100 : 8;
+
+    } else if (random_percent(50)) {
+        most = random_percent(50) ? 8 : 100000;
+    }
+
+    rule->limit = random_percent(20) ? most : random_between(1, most);
+    rule->capacity = rule->limit;
+
+    if (limit->shape.algorithm == RATELIMIT_TOKEN_BUCKET
+        || limit->shape.algorithm == RATELIMIT_LEAKY_BUCKET)
+    {
+        rule->capacity = random_percent(20) ? most : random_between(1, most);
+    }
+
+    rule->ceiling = random_percent(30) ? random_between(rule->capacity, most)
+                                       : rule->capacity;
+    rule->free = random_percent(30) ? RATELIMIT_NODELAY : random_below(5);
+    rule->wait = 0;
+
+    if (limit->shape.algorithm == RATELIMIT_TOKEN_BUCKET
+        && random_percent(40))
+    {
+        rule->wait = random_below(2 * rule->period);
+        waiting = (rule->wait + rule->period - 1) / rule->period;
+
+        if (ratelimit_max(rule->ceiling, rule->limit) + waiting * rule->limit
+            > (RATELIMIT_MAX_PRODUCT - 1) / rule->period)
+        {
+            rule->wait = 0;
+        }
+    }
+
+    compare_fit(limit);
+}
+
+
+/* what the new shape has no room for is lost with the next charge */
+
+static void
+compare_change(compare_world_t *w)
+{
+    size_t                        i;
+    compare_limit_t              *limit, old;
+    const ratelimit_algorithm_t  *algorithm;
+
+    for (i = 0; i < w->n; i++) {
+        limit = &w->limits[i];
+
+        if (limit->twin) {
+            *limit = w->limits[i - 1];
+            limit->twin = 1;
+            continue;
+        }
+
+        old = *limit;
+        compare_random_rule(limit);
+
+        algorithm = ratelimit_algorithms[limit->shape.algorithm];
+
+        limit->state = calloc(1, algorithm->size(&limit->shape));
+        if (limit->state == NULL) {
+            abort();
+        }
+
+        algorithm->copy(&limit->shape, limit->state, &old.shape, old.state);
+
+        free(old.state);
+
+        w->changed |= (limit->shape.width < old.shape.width
+                       || limit->shape.ring < old.shape.ring);
+    }
+}
+
+
+static void
+compare_open(compare_world_t *w, unsigned algorithm)
+{
+    size_t            i;
+    compare_limit_t  *limit;
+
+    memset(w, 0, sizeof(compare_world_t));
+
+    w->n = (algorithm == COMPARE_MIXED) ? random_between(2, REDIS_ITEMS) : 1;
+
+    w->clock.now = random_percent(5) ? 0
+                   : ((uint64_t) 1 << 50) + random_bits(49);
+
+    for (i = 0; i < w->n; i++) {
+        limit = &w->limits[i];
+
+        if (i && random_percent(10)) {
+            *limit = w->limits[i - 1];
+            limit->twin = 1;
+            continue;
+        }
+
+        limit->shape.algorithm = (algorithm == COMPARE_MIXED)
+                                 ? random_below(RATELIMIT_ALGORITHMS)
+                                 : algorithm;
+        limit->shape.buckets = world_random_buckets();
+
+        compare_random_rule(limit);
+
+        snprintf(limit->key, sizeof(limit->key), "%u", ++compare_keys);
+
+        limit->state = calloc(1, ratelimit_algorithms[limit->shape.algorithm]
+                                 ->size(&limit->shape));
+        if (limit->state == NULL) {
+            abort();
+        }
+    }
+}
+
+
+static void
+compare_close(compare_world_t *w)
+{
+    size_t  i;
+
+    for (i = 0; i < w->n; i++) {
+        if (!w->limits[i].twin) {
+            free(w->limits[i].state);
+        }
+    }
+}
+
+
+/* the next moment: often an edge of the last verdict, sometimes the past */
+
+static void
+compare_move(compare_world_t *w)
+{
+    uint64_t             step;
+    world_t              world;
+    compare_limit_t     *limit;
+    ratelimit_verdict_t *v;
+
+    static const uint64_t  back[] = {
+        1, RATELIMIT_SKEW - 1, RATELIMIT_SKEW, RATELIMIT_SKEW + 1
+    };
+
+    limit = &w->limits[random_below(w->n)];
+    v = &w->items[random_below(w->n)].verdict;
+
+    if (random_percent(3)) {
+        step = random_percent(60) ? back[random_below(4)]
+                                  : random_below(3 * limit->rule.period);
+        w->clock.now = ratelimit_sub(w->clock.now, step);
+
+    } else {
+        world.rule = limit->rule;
+        world.shape = limit->shape;
+
+        step = world_random_step(&world, v);
+        w->clock.now += ratelimit_min(step, 4 * limit->rule.period);
+    }
+
+    /* a time of day, as far as Redis can tell it */
+
+    w->clock.now = ratelimit_min(w->clock.now, (uint64_t) 1 << 52);
+    w->clock.wall = w->clock.now;
+}
+
+
+/*
+ * Whether a log may have lost what is to be given back: the core's has times
+ * that count no more until it is full, that of Redis until it needs room.
+ */
+
+static int
+compare_stale(const compare_world_t *w, const compare_given_t *given)
+{
+    size_t  i;
+
+    for (i = 0; i < w->n; i++) {
+        if (w->limits[i].shape.algorithm == RATELIMIT_SLIDING_LOG
+            && w->clock.now >= given->stamp[i] + w->limits[i].rule.period)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ratelimit_script_e
+compare_op(compare_world_t *w)
+{
+    size_t            i;
+    unsigned          place;
+    compare_given_t  *given;
+
+    for (i = 0; i < w->n; i++) {
+        w->items[i].shape = &w->limits[i].shape;
+        w->items[i].rule = &w->limits[i].rule;
+        w->items[i].state = w->limits[i].state;
+        w->items[i].cost = world_random_cost(&w->limits[i].rule);
+        w->items[i].cost = ratelimit_min(w->items[i].cost,
+                                         RATELIMIT_MAX_LIMIT);
+        w->items[i].insist = random_percent(15);
+    }
+
+    if (w->changed) {
+        for (i = 0; i < w->n; i++) {
+            w->items[i].cost = 1;
+            w->items[i].insist = 1;
+        }
+
+        w->changed = 0;
+
+        return RATELIMIT_SCRIPT_INSIST;
+    }
+
+    place = random_below(COMPARE_GIVEN);
+    given = &w->given[place];
+
+    if (place < w->charges && !compare_stale(w, given) && random_percent(15)) {
+
+        for (i = 0; i < w->n; i++) {
+            w->items[i].verdict.stamp = given->stamp[i];
+            w->items[i].cost = given->cost[i];
+        }
+
+        return RATELIMIT_SCRIPT_REFUND;
+    }
+
+    return random_percent(95) ? RATELIMIT_SCRIPT_CHECK
+                              : RATELIMIT_SCRIPT_INSIST;
+}
+
+
+static void
+compare_core(compare_world_t *w, ratelimit_script_e op)
+{
+    size_t                        i;
+    compare_given_t              *given;
+    ratelimit_item_t             *item;
+    const ratelimit_algorithm_t  *algorithm;
+
+    if (op == RATELIMIT_SCRIPT_CHECK) {
+
+        if (ratelimit_decide(w->items, w->n, &w->clock)) {
+            given = &w->given[w->charges++ % COMPARE_GIVEN];
+
+            for (i = 0; i < w->n; i++) {
+                given->stamp[i] = w->items[i].verdict.stamp;
+                given->cost[i] = w->items[i].cost;
+            }
+        }
+
+        return;
+    }
+
+    if (op == RATELIMIT_SCRIPT_INSIST) {
+        (void) ratelimit_look(w->items, w->n, &w->clock);
+
+        for (i = 0; i < w->n; i++) {
+            ratelimit_settle(&w->items[i], &w->clock);
+        }
+
+        return;
+    }
+
+    for (i = 0; i < w->n; i++) {
+        item = &w->items[i];
+        algorithm = ratelimit_algorithms[item->shape->algorithm];
+
+        algorithm->refund(item->shape, item->rule, item->state, &w->clock,
+                          item->verdict.stamp, item->cost);
+    }
+}
+
+
+static void
+compare_ask(compare_world_t *w, ratelimit_script_e op)
+{
+    char          letter, now[32], n[8];
+    size_t        i;
+    redis_args_t  args;
+
+    letter = op;
+
+    snprintf(now, sizeof(now), "%llu", (unsigned long long) w->clock.now);
+    snprintf(n, sizeof(n), "%zu", w->n);
+
+    args.n = 0;
+    redis_add(&args, "EVALSHA", 7);
+    redis_add(&args, compare_sha, 40);
+    redis_add(&args, n, strlen(n));
+
+    for (i = 0; i < w->n; i++) {
+        redis_add(&args, w->limits[i].key, strlen(w->limits[i].key));
+    }
+
+    redis_add(&args, &letter, 1);
+
+    for (i = 0; i < w->n; i++) {
+        ratelimit_script_argument(&w->items[i], args.items[i]);
+        redis_add(&args, args.items[i], RATELIMIT_SCRIPT_ARGUMENT);
+    }
+
+    redis_add(&args, now, strlen(now));
+    redis_add(&args, now, strlen(now));
+
+    redis_ask(&args);
+}
+
+
+static void
+compare_ask_expires(compare_world_t *w, compare_asked_t *asked)
+{
+    char                          key[64];
+    size_t                        i;
+    redis_args_t                  args;
+    const ratelimit_algorithm_t  *algorithm;
+
+    args.n = 0;
+    redis_add(&args, "MGET", 4);
+
+    for (i = 0; i < w->n; i++) {
+        algorithm = ratelimit_algorithms[w->limits[i].shape.algorithm];
+
+        asked->expires[i] = algorithm->expires(&w->limits[i].shape,
+                                               &w->limits[i].rule,
+                                               w->limits[i].state);
+        if (w->items[i].cost == 0) {
+            asked->expires[i] = 0;
+        }
+    }
+
+    for (i = 0; i < w->n; i++) {
+        snprintf(key, sizeof(key), "expires:%s", w->limits[i].key);
+        args.data[args.n] = strdup(key);
+        args.len[args.n++] = strlen(key);
+    }
+
+    redis_ask(&args);
+
+    for (i = 1; i <= w->n; i++) {
+        free((char *) args.data[i]);
+    }
+}
+
+
+static void
+compare_tell(const compare_asked_t *asked, size_t i, const char *what,
+    uint64_t got, uint64_t want)
+{
+    const ratelimit_rule_t   *rule;
+    const ratelimit_shape_t  *shape;
+
+    if (++compare_failed > 5) {
+        return;
+    }
+
+    rule = &asked->rules[i];
+    shape = &asked->shapes[i];
+
+    tap_note("%s: %s is %llu, not %llu; op=%c limit=%llu period=%lluus "
+             "capacity=%llu ceiling=%llu free=%lld wait=%lluus buckets=%u "
+             "width=%u ring=%u cost=%llu insist=%u now=%lluus, %zu of %zu",
+             ratelimit_algorithms[shape->algorithm]->name, what,
+             (unsigned long long) got, (unsigned long long) want, asked->op,
+             (unsigned long long) rule->limit,
+             (unsigned long long) rule->period,
+             (unsigned long long) rule->capacity,
+             (unsigned long long) rule->ceiling, (long long) rule->free,
+             (unsigned long long) rule->wait, shape->buckets, shape->width,
+             shape->ring, (unsigned long long) asked->items[i].cost,
+             asked->items[i].insist,
+             (unsigned long long) asked->clock.now, i + 1, asked->n);
+}
+
+
+static void
+compare_verdict(compare_asked_t *asked, size_t i, const unsigned char *bytes)
+{
+    const char                 *field;
+    ratelimit_item_t            lua;
+    const ratelimit_verdict_t  *c;
+
+    lua = asked->items[i];
+    lua.shape = &asked->shapes[i];
+    lua.rule = &asked->rules[i];
+
+    memset(&lua.verdict, 0xa5, sizeof(ratelimit_verdict_t));
+
+    c = &asked->items[i].verdict;
+
+    compare_verdicts++;
+    compare_refused += !c->allowed;
+    compare_rebased += c->rebase;
+    compare_soft += c->soft;
+    compare_wide += (asked->rules[i].ceiling
+                     > ((uint64_t) 1 << 53) / asked->rules[i].period);
+
+    if (!ratelimit_script_verdict(&lua, bytes)) {
+        compare_tell(asked, i, "unsound", 1, 0);
+        return;
+    }
+
+    field = fake_differs(&lua.verdict, c);
+
+    if (field != NULL) {
+        compare_tell(asked, i, field,
+                     *field == 'a' || *field == 's' ? lua.verdict.stamp
+                     : strcmp(field, "remaining") == 0 ? lua.verdict.remaining
+                     : strcmp(field, "excess") == 0 ? lua.verdict.excess
+                     : strcmp(field, "delay") == 0 ? lua.verdict.delay
+                     : strcmp(field, "retry_after") == 0
+                     ? lua.verdict.retry_after : lua.verdict.reset_after,
+                     *field == 'a' || *field == 's' ? c->stamp
+                     : strcmp(field, "remaining") == 0 ? c->remaining
+                     : strcmp(field, "excess") == 0 ? c->excess
+                     : strcmp(field, "delay") == 0 ? c->delay
+                     : strcmp(field, "retry_after") == 0
+                     ? c->retry_after : c->reset_after);
+    }
+}
+
+
+static void
+compare_read(void)
+{
+    size_t            i;
+    uint64_t          got;
+    unsigned          k;
+    redisReply       *reply;
+    compare_asked_t  *asked;
+
+    for (k = 0; k < compare_n; k++) {
+        asked = &compare_asked[k];
+        reply = redis_answer();
+
+        if (reply->type == REDIS_REPLY_ERROR) {
+            tap_note("%s", reply->str);
+            compare_tell(asked, 0, "error", 1, 0);
+
+        } else if (asked->op != RATELIMIT_SCRIPT_CHECK) {
+            if (reply->type != REDIS_REPLY_STATUS) {
+                compare_tell(asked, 0, "status", reply->type, 0);
+            }
+
+        } else if (reply->type != REDIS_REPLY_STRING
+                   || (size_t) reply->len
+                      != asked->n * RATELIMIT_SCRIPT_VERDICT)
+        {
+            compare_tell(asked, 0, "bytes", reply->len, 0);
+
+        } else {
+            for (i = 0; i < asked->n; i++) {
+                compare_verdict(asked, i, (unsigned char *) reply->str
+                                          + i * RATELIMIT_SCRIPT_VERDICT);
+            }
+        }
+
+        freeReplyObject(reply);
+
+        if (!asked->with_expires) {
+            continue;
+        }
+
+        reply = redis_answer();
+
+        for (i = 0; i < asked->n; i++) {
+            if (asked->expires[i] == 0) {
+                continue;
+            }
+
+            compare_expiries++;
+
+            got = (reply->element[i]->type == REDIS_REPLY_STRING)
+                  ? strtoull(reply->element[i]->str, NULL, 10) : 0;
+
+            if (fake_near(got) != fake_near(asked->expires[i])) {
+                compare_tell(asked, i, "expires", got, asked->expires[i]);
+            }
+        }
+
+        freeReplyObject(reply);
+    }
+
+    compare_n = 0;
+}
+
+
+static void
+compare_step(compare_world_t *w)
+{
+    size_t              i;
+    ratelimit_script_e  op;
+    compare_asked_t    *asked;
+
+    compare_move(w);
+
+    if (random_percent(3)) {
+        compare_change(w);
+    }
+
+    op = compare_op(w);
+    asked = &compare_asked[compare_n++];
+
+    asked->op = op;
+    asked->clock = w->clock;
+    asked->n = w->n;
+    asked->with_expires = 0;
+
+    compare_ask(w, op);
+    compare_core(w, op);
+
+    for (i = 0; i < w->n; i++) {
+        asked->items[i] = w->items[i];
+        asked->shapes[i] = w->limits[i].shape;
+        asked->rules[i] = w->limits[i].rule;
+        asked->with_expires |= w->items[i].verdict.allowed;
+    }
+
+    /* a time at which all were charged */
+
+    for (i = 0; i < w->n; i++) {
+        asked->with_expires &= w->items[i].verdict.allowed;
+    }
+
+    asked->with_expires &= (op == RATELIMIT_SCRIPT_CHECK
+                            && random_percent(30));
+
+    if (asked->with_expires) {
+        compare_ask_expires(w, asked);
+    }
+
+    if (compare_n == COMPARE_BATCH) {
+        compare_read();
+    }
+}
+
+
+static void
+compare_run(unsigned algorithm, unsigned steps)
+{
+    unsigned         i;
+    const char      *name;
+    compare_world_t  w;
+
+    memset(&w, 0, sizeof(compare_world_t));
+
+    fake_load((algorithm == COMPARE_MIXED) ? (1 << RATELIMIT_ALGORITHMS) - 1
+                                           : 1 << algorithm,
+              ratelimit_lua_decide, compare_sha);
+
+    compare_verdicts = 0;
+    compare_refused = 0;
+    compare_rebased = 0;
+    compare_soft = 0;
+    compare_wide = 0;
+    compare_expiries = 0;
+    compare_failed = 0;
+
+    for (i = 0; i < steps && compare_failed == 0; i++) {
+
+        if (i % COMPARE_WORLD == 0) {
+            compare_close(&w);
+            compare_open(&w, algorithm);
+        }
+
+        compare_step(&w);
+    }
+
+    compare_read();
+    compare_close(&w);
+    freeReplyObject(redisCommand(redis, "FLUSHALL"));
+
+    name = (algorithm == COMPARE_MIXED) ? "mixed limits"
+                                        : ratelimit_algorithms[algorithm]->name;
+
+    tap_ok(compare_failed == 0, "%s: %u steps, %u verdicts, %u expiries",
+           name, i, compare_verdicts, compare_expiries);
+
+    tap_note("%s: %u refused, %u soft, %u rebased, %u beyond 2^53", name,
+             compare_refused, compare_soft, compare_rebased, compare_wide);
+
+    tap_ok(compare_failed
+           || (compare_refused > steps / 20 && compare_soft > steps / 200
+               && compare_rebased > steps / 2000
+               && (compare_wide > steps / 20
+                   || algorithm == RATELIMIT_SLIDING_LOG)
+               && compare_expiries > steps / 30),
+           "%s: of all kinds", name);
+}
+
+
+int
+main(int argc, char **argv)
+{
+    unsigned  i, steps;
+
+    if (argc < 3) {
+        fprintf(stderr, "usage: compare SOCKET STEPS [SEED [ALGORITHM]]\n");
+        return 2;
+    }
+
+    random_start(argc - 2, argv + 2);
+
+    redis_open(argv[1]);
+    steps = strtoul(argv[2], NULL, 10);
+
+    if (argc > 4) {
+        compare_run(ratelimit_algorithm_find(argv[4], strlen(argv[4])),
+                    steps);
+        redisFree(redis);
+
+        return tap_done();
+    }
+
+    for (i = 0; i <= COMPARE_MIXED; i++) {
+        compare_run(i, steps);
+    }
+
+    redisFree(redis);
+
+    return tap_done();
+}

@@ -1,0 +1,162 @@
+
+/*
+ * Fills Redis with states of one algorithm, each of which was charged by the
+ * scripts so often that its limit is used up, and tells the bytes of a key.
+ *
+ *   fill SOCKET KEYS ALGORITHM BUCKETS LIMIT REQUESTS
+ */
+
+
+#include "redis.h"
+
+
+#define FILL_BATCH  500
+
+
+static uint64_t fill_memory(void);
+static void fill_key(ratelimit_item_t *item, const char *sha, unsigned i);
+static int fill_answers(ratelimit_item_t *item, unsigned n);
+
+
+static uint64_t
+fill_memory(void)
+{
+    char        *p;
+    uint64_t     bytes;
+    redisReply  *reply;
+
+    reply = redisCommand(redis, "INFO memory");
+
+    p = strstr(reply->str, "used_memory:");
+    bytes = (p != NULL) ? strtoull(p + 12, NULL, 10) : 0;
+
+    freeReplyObject(reply);
+
+    return bytes;
+}
+
+
+static void
+fill_key(ratelimit_item_t *item, const char *sha, unsigned i)
+{
+    char          key[64];
+    redis_args_t  args;
+
+    static const char  letters[] = "fwltk";
+
+    /* a key of 16 bytes in its full name */
+
+    snprintf(key, sizeof(key), "ratelimit:{%016x}:user::60%c10", i,
+             letters[item->shape->algorithm]);
+
+    args.n = 0;
+    redis_add(&args, "EVALSHA", 7);
+    redis_add(&args, sha, 40);
+    redis_add(&args, "1", 1);
+    redis_add(&args, key, strlen(key));
+    redis_add(&args, "c", 1);
+    ratelimit_script_argument(item, args.items[0]);
+    redis_add(&args, args.items[0], RATELIMIT_SCRIPT_ARGUMENT);
+
+    redis_ask(&args);
+}
+
+
+/* returns how many were not admitted */
+
+static int
+fill_answers(ratelimit_item_t *item, unsigned n)
+{
+    int          bad;
+    unsigned     i;
+    redisReply  *reply;
+
+    bad = 0;
+
+    for (i = 0; i < n; i++) {
+        reply = redis_answer();
+
+        if (reply->type != REDIS_REPLY_STRING
+            || reply->len != RATELIMIT_SCRIPT_VERDICT
+            || !ratelimit_script_verdict(item, (unsigned char *) reply->str)
+            || !item->verdict.allowed)
+        {
+            bad++;
+        }
+
+        freeReplyObject(reply);
+    }
+
+    return bad;
+}
+
+
+int
+main(int argc, char **argv)
+{
+    int                bad;
+    char               sha[41], *text;
+    size_t             len;
+    uint64_t           before;
+    unsigned           i, j, keys, requests;
+    ratelimit_rule_t   rule;
+    ratelimit_item_t   item;
+    ratelimit_shape_t  shape;
+
+    if (argc != 7) {
+        fprintf(stderr, "usage: fill SOCKET KEYS ALGORITHM BUCKETS LIMIT "
+                "REQUESTS\n");
+        return 2;
+    }
+
+    memset(&rule, 0, sizeof(ratelimit_rule_t));
+    memset(&item, 0, sizeof(ratelimit_item_t));
+    memset(&shape, 0, sizeof(ratelimit_shape_t));
+
+    keys = strtoul(argv[2], NULL, 10);
+    shape.algorithm = ratelimit_algorithm_find(argv[3], strlen(argv[3]));
+    shape.buckets = strtoul(argv[4], NULL, 10);
+    requests = strtoul(argv[6], NULL, 10);
+
+    rule.limit = strtoul(argv[5], NULL, 10);
+    rule.capacity = rule.limit;
+    rule.ceiling = rule.limit;
+    rule.period = 86400 * RATELIMIT_SECOND;
+    rule.free = RATELIMIT_NODELAY;
+
+    ratelimit_shape_fit(&shape, rule.ceiling);
+
+    item.shape = &shape;
+    item.rule = &rule;
+    item.cost = rule.limit / requests;
+
+    redis_open(argv[1]);
+
+    len = ratelimit_script_text(1 << shape.algorithm, NULL);
+
+    text = malloc(len);
+    if (text == NULL) {
+        abort();
+    }
+
+    (void) ratelimit_script_text(1 << shape.algorithm, text);
+    redis_load(text, len, sha);
+    free(text);
+
+    before = fill_memory();
+    bad = 0;
+
+    for (i = 0; i < keys; i += FILL_BATCH) {
+        for (j = 0; j < FILL_BATCH * requests; j++) {
+            fill_key(&item, sha, i + j % FILL_BATCH);
+        }
+
+        bad += fill_answers(&item, FILL_BATCH * requests);
+    }
+
+    printf("%d %.1f\n", bad, (double) (fill_memory() - before) / keys);
+
+    redisFree(redis);
+
+    return 0;
+}

@@ -1,0 +1,524 @@
+
+/*
+ * The scripts as they are, with Redis' clock: who may be asked what, when a
+ * state expires, and what is made of a state that nobody here has written.
+ *
+ *   real SOCKET [SEED]
+ */
+
+
+#include <unistd.h>
+
+#include "redis.h"
+#include "random.h"
+
+
+#define REAL_ALL   ((1 << RATELIMIT_ALGORITHMS) - 1)
+
+
+static char  real_sha[REAL_ALL + 1][41];
+
+
+static void real_load(void);
+static void real_rule(ratelimit_item_t *item, ratelimit_shape_t *shape,
+    ratelimit_rule_t *rule, ratelimit_algorithm_e algorithm);
+static redisReply *real_ask(unsigned mask, ratelimit_script_e op,
+    ratelimit_item_t *items, const char *const *keys, size_t n);
+static int real_check(unsigned mask, ratelimit_item_t *items,
+    const char *const *keys, size_t n);
+static int real_one(ratelimit_item_t *item, const char *key);
+static uint64_t real_now(void);
+static long long real_number(const char *command, const char *key);
+static void real_masks(void);
+static void real_expiry(ratelimit_algorithm_e algorithm);
+static void real_expiries(void);
+static void real_gone(void);
+static void real_always(ratelimit_algorithm_e algorithm);
+static void real_wrong_type(void);
+static void real_garbage(ratelimit_algorithm_e algorithm);
+
+
+static void
+real_load(void)
+{
+    char      *text;
+    size_t     len;
+    unsigned   mask;
+
+    for (mask = 1; mask <= REAL_ALL; mask++) {
+        len = ratelimit_script_text(mask, NULL);
+
+        text = malloc(len);
+        if (text == NULL || ratelimit_script_text(mask, text) != len) {
+            abort();
+        }
+
+        redis_load(text, len, real_sha[mask]);
+        free(text);
+    }
+}
+
+
+/* ten requests in a second, at once */
+
+static void
+real_rule(ratelimit_item_t *item, ratelimit_shape_t *shape,
+    ratelimit_rule_t *rule, ratelimit_algorithm_e algorithm)
+{
+    memset(item, 0, sizeof(ratelimit_item_t));
+    memset(shape, 0, sizeof(ratelimit_shape_t));
+    memset(rule, 0, sizeof(ratelimit_rule_t));
+
+    rule->limit = 10;
+    rule->period = RATELIMIT_SECOND;
+    rule->capacity = 10;
+    rule->ceiling = 10;
+    rule->free = RATELIMIT_NODELAY;
+
+    shape->algorithm = algorithm;
+    shape->buckets = 10;
+
+    ratelimit_shape_fit(shape, rule->ceiling);
+
+    item->shape = shape;
+    item->rule = rule;
+    item->cost = 1;
+}
+
+
+static redisReply *
+real_ask(unsigned mask, ratelimit_script_e op, ratelimit_item_t *items,
+    const char *const *keys, size_t n)
+{
+    char          letter, number[8];
+    size_t        i;
+    redis_args_t  args;
+
+    letter = op;
+    snprintf(number, sizeof(number), "%zu", n);
+
+    args.n = 0;
+    redis_add(&args, "EVALSHA", 7);
+    redis_add(&args, real_sha[mask], 40);
+    redis_add(&args, number, strlen(number));
+
+    for (i = 0; i < n; i++) {
+        redis_add(&args, keys[i], strlen(keys[i]));
+    }
+
+    redis_add(&args, &letter, 1);
+
+    for (i = 0; i < n; i++) {
+        ratelimit_script_argument(&items[i], args.items[i]);
+        redis_add(&args, args.items[i], RATELIMIT_SCRIPT_ARGUMENT);
+    }
+
+    return redis_call(&args);
+}
+
+
+/* returns 0 if there are no sound verdicts */
+
+static int
+real_check(unsigned mask, ratelimit_item_t *items, const char *const *keys,
+    size_t n)
+{
+    int          sound;
+    size_t       i;
+    redisReply  *reply;
+
+    reply = real_ask(mask, RATELIMIT_SCRIPT_CHECK, items, keys, n);
+
+    sound = (reply->type == REDIS_REPLY_STRING
+             && (size_t) reply->len == n * RATELIMIT_SCRIPT_VERDICT);
+
+    if (reply->type == REDIS_REPLY_ERROR) {
+        tap_note("%s", reply->str);
+    }
+
+    for (i = 0; i < n && sound; i++) {
+        sound = ratelimit_script_verdict(&items[i],
+                                         (unsigned char *) reply->str
+                                         + i * RATELIMIT_SCRIPT_VERDICT);
+    }
+
+    freeReplyObject(reply);
+
+    return sound;
+}
+
+
+static int
+real_one(ratelimit_item_t *item, const char *key)
+{
+    return real_check(1 << item->shape->algorithm, item, &key, 1);
+}
+
+
+static uint64_t
+real_now(void)
+{
+    uint64_t     now;
+    redisReply  *reply;
+
+    reply = redisCommand(redis, "TIME");
+
+    now = strtoull(reply->element[0]->str, NULL, 10) * RATELIMIT_SECOND
+          + strtoull(reply->element[1]->str, NULL, 10);
+
+    freeReplyObject(reply);
+
+    return now;
+}
+
+
+static long long
+real_number(const char *command, const char *key)
+{
+    long long    number;
+    redisReply  *reply;
+
+    reply = redisCommand(redis, "%s %s", command, key);
+    number = (reply->type == REDIS_REPLY_INTEGER) ? reply->integer : -9;
+
+    freeReplyObject(reply);
+
+    return number;
+}
+
+
+/* each script knows its algorithms */
+
+static void
+real_masks(void)
+{
+    char               names[RATELIMIT_ALGORITHMS][32];
+    size_t             n;
+    unsigned           i, mask, good;
+    const char        *keys[RATELIMIT_ALGORITHMS];
+    ratelimit_rule_t   rules[RATELIMIT_ALGORITHMS];
+    ratelimit_item_t   items[RATELIMIT_ALGORITHMS];
+    ratelimit_shape_t  shapes[RATELIMIT_ALGORITHMS];
+
+    good = 0;
+
+    for (mask = 1; mask <= REAL_ALL; mask++) {
+        n = 0;
+
+        for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+            if (mask & 1 << i) {
+                real_rule(&items[n], &shapes[n], &rules[n], i);
+                snprintf(names[n], sizeof(names[n]), "mask:%u:%u", mask, i);
+                keys[n] = names[n];
+                n++;
+            }
+        }
+
+        if (!real_check(mask, items, keys, n)) {
+            continue;
+        }
+
+        for (i = 0; i < n; i++) {
+            if (!items[i].verdict.allowed || items[i].verdict.remaining != 9) {
+                break;
+            }
+        }
+
+        good += (i == n);
+    }
+
+    tap_ok(good == REAL_ALL, "%u scripts answer for all their algorithms",
+           good);
+}
+
+
+/* a charge has an expiry, which is the time at which the limit is whole */
+
+static void
+real_expiry(ratelimit_algorithm_e algorithm)
+{
+    char               key[64];
+    uint64_t           before, after, expires;
+    unsigned           i, bad, tried;
+    ratelimit_rule_t   rule;
+    ratelimit_item_t   item;
+    ratelimit_shape_t  shape;
+
+    static const uint64_t  periods[] = { 1, 60, 86400, 366 * 86400 };
+
+    bad = 0;
+    tried = 0;
+
+    for (i = 0; i < 200; i++) {
+        real_rule(&item, &shape, &rule, algorithm);
+
+        rule.period = periods[i / 4 % 4] * RATELIMIT_SECOND;
+        item.cost = random_between(1, 3);
+
+        snprintf(key, sizeof(key), "expiry:%u:%u", algorithm, i / 4);
+
+        before = real_now();
+
+        if (!real_one(&item, key)) {
+            bad++;
+            break;
+        }
+
+        after = real_now();
+        expires = 1000 * (uint64_t) real_number("PEXPIRETIME", key);
+
+        if (!item.verdict.allowed) {
+            continue;
+        }
+
+        tried++;
+        bad += (expires < before + item.verdict.reset_after
+                || expires > after + item.verdict.reset_after + 1000);
+    }
+
+    tap_ok(bad == 0 && tried >= 150,
+           "%s: a state expires when it equals none (%u tried)",
+           ratelimit_algorithms[algorithm]->name, tried);
+}
+
+
+static void
+real_expiries(void)
+{
+    unsigned  i;
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        real_expiry(i);
+    }
+}
+
+
+/* it is there until then, and gone soon after; nobody knows it any more */
+
+static void
+real_gone(void)
+{
+    char               key[RATELIMIT_ALGORITHMS][32];
+    uint64_t           now, last, whole[RATELIMIT_ALGORITHMS];
+    unsigned           i, early, gone, fresh;
+    ratelimit_rule_t   rule;
+    ratelimit_item_t   item;
+    ratelimit_shape_t  shape;
+
+    early = 0;
+    gone = 0;
+    fresh = 0;
+    last = 0;
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        snprintf(key[i], sizeof(key[i]), "gone:%u", i);
+        real_rule(&item, &shape, &rule, i);
+        item.cost = 10;
+
+        whole[i] = real_now();
+
+        if (!real_one(&item, key[i]) || item.verdict.remaining != 0) {
+            early++;
+        }
+
+        whole[i] += item.verdict.reset_after;
+        last = (whole[i] > last) ? whole[i] : last;
+    }
+
+    do {
+        for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+            gone = (unsigned) real_number("EXISTS", key[i]);
+            early += (gone == 0 && real_now() < whole[i]);
+        }
+
+        usleep(1000);
+        now = real_now();
+
+    } while (now < last + 3000);
+
+    gone = 0;
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        gone += (real_number("EXISTS", key[i]) == 0);
+
+        real_rule(&item, &shape, &rule, i);
+
+        fresh += (real_one(&item, key[i]) && item.verdict.allowed
+                  && item.verdict.remaining == 9);
+    }
+
+    tap_ok(early == 0, "no state goes before its time");
+    tap_ok(gone == RATELIMIT_ALGORITHMS, "all go then");
+    tap_ok(fresh == RATELIMIT_ALGORITHMS, "and are as never seen");
+}
+
+
+/* whatever is asked, there is no key without an expiry */
+
+static void
+real_always(ratelimit_algorithm_e algorithm)
+{
+    char                  key[32];
+    unsigned              i, endless, charged;
+    const char           *keys[1];
+    redisReply           *reply;
+    ratelimit_rule_t      rule;
+    ratelimit_item_t      item;
+    ratelimit_shape_t     shape;
+    ratelimit_script_e    op;
+
+    endless = 0;
+    charged = 0;
+    keys[0] = key;
+
+    real_rule(&item, &shape, &rule, algorithm);
+
+    rule.period = 60 * RATELIMIT_SECOND;
+
+    for (i = 0; i < 500; i++) {
+        snprintf(key, sizeof(key), "always:%u:%u", algorithm, i / 50);
+
+        item.cost = random_below(5);
+        item.insist = random_percent(20);
+
+        op = random_percent(60) ? RATELIMIT_SCRIPT_CHECK
+             : random_percent(70) ? RATELIMIT_SCRIPT_REFUND
+             : RATELIMIT_SCRIPT_INSIST;
+
+        if (op == RATELIMIT_SCRIPT_CHECK) {
+            charged += real_one(&item, key);
+
+        } else {
+            reply = real_ask(1 << algorithm, op, &item, keys, 1);
+            endless += (reply->type != REDIS_REPLY_STATUS);
+            freeReplyObject(reply);
+        }
+
+        endless += (real_number("PTTL", key) == -1);
+    }
+
+    tap_ok(endless == 0 && charged, "%s: there is always an expiry",
+           ratelimit_algorithms[algorithm]->name);
+}
+
+
+/* an error, and nothing is charged */
+
+static void
+real_wrong_type(void)
+{
+    unsigned            i, errors, left;
+    redisReply         *reply;
+    ratelimit_rule_t    rules[2];
+    ratelimit_item_t    items[2];
+    ratelimit_shape_t   shapes[2];
+
+    static const char *const  keys[] = { "right", "wrong" };
+
+    errors = 0;
+    left = 0;
+
+    freeReplyObject(redisCommand(redis, "RPUSH wrong a b c"));
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        real_rule(&items[0], &shapes[0], &rules[0], i);
+        real_rule(&items[1], &shapes[1], &rules[1], i);
+
+        reply = real_ask(1 << i, RATELIMIT_SCRIPT_CHECK, items, keys, 2);
+
+        errors += (reply->type == REDIS_REPLY_ERROR
+                   && strstr(reply->str, "WRONGTYPE") != NULL);
+        left += (real_number("EXISTS", "right") == 0);
+
+        freeReplyObject(reply);
+    }
+
+    tap_ok(errors == RATELIMIT_ALGORITHMS, "a key of another type is an error");
+    tap_ok(left == RATELIMIT_ALGORITHMS, "and nothing is charged then");
+}
+
+
+/* any bytes: some sound verdict, and in the end an expiry */
+
+static void
+real_garbage(ratelimit_algorithm_e algorithm)
+{
+    char               state[512];
+    size_t             j, len, most;
+    unsigned           i, bad, endless;
+    redis_args_t       args;
+    ratelimit_rule_t   rule;
+    ratelimit_item_t   item;
+    ratelimit_shape_t  shape;
+
+    static const size_t  lengths[] = { 12, 9 + 22, 9 + 44, 15 + 5, 15 + 50 };
+
+    bad = 0;
+    endless = 0;
+    most = sizeof(state);
+
+    for (i = 0; i < 1000; i++) {
+        real_rule(&item, &shape, &rule, algorithm);
+
+        len = random_percent(60) ? lengths[random_below(5)]
+                                 : random_below(most);
+
+        for (j = 0; j < len; j++) {
+            state[j] = random_percent(50) ? 0 : (char) random_next();
+        }
+
+        args.n = 0;
+        redis_add(&args, "SET", 3);
+        redis_add(&args, "garbage", 7);
+        redis_add(&args, state, len);
+        freeReplyObject(redis_call(&args));
+
+        for (j = 0; j < 3; j++) {
+            item.insist = (j == 1);
+            bad += !real_one(&item, "garbage");
+        }
+
+        endless += (real_number("PTTL", "garbage") == -1);
+
+        freeReplyObject(redisCommand(redis, "DEL garbage"));
+    }
+
+    tap_ok(bad == 0, "%s: any bytes are a state (%u failed)",
+           ratelimit_algorithms[algorithm]->name, bad);
+    tap_ok(endless == 0, "%s: none stays for ever (%u do)",
+           ratelimit_algorithms[algorithm]->name, endless);
+}
+
+
+int
+main(int argc, char **argv)
+{
+    unsigned  i;
+
+    if (argc < 2) {
+        fprintf(stderr, "usage: real SOCKET [SEED]\n");
+        return 2;
+    }
+
+    random_start(argc - 1, argv + 1);
+    redis_open(argv[1]);
+    real_load();
+
+    real_masks();
+    real_expiries();
+    real_gone();
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        real_always(i);
+    }
+
+    real_wrong_type();
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        real_garbage(i);
+    }
+
+    redisFree(redis);
+
+    return tap_done();
+}

@@ -1,0 +1,217 @@
+
+/*
+ * The scripts, verb by verb, in the place of the algorithms of the core: so
+ * the program that runs t/vectors/ against these runs them against those.
+ *
+ * A state is a number here, by which Redis knows it; 0 if it has none yet.
+ */
+
+
+#include "fake.h"
+
+
+extern const ratelimit_algorithm_t *const
+    lua_algorithms[RATELIMIT_ALGORITHMS];
+
+
+static void verbs_ask(const char *verb, const ratelimit_item_t *item,
+    const ratelimit_clock_t *clock, unsigned char *verdict);
+static void verbs_look(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
+static void verbs_charge(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost);
+static void verbs_punish(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost);
+static void verbs_refund(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+static size_t verbs_size(const ratelimit_shape_t *shape);
+
+
+static const char  verbs_script[] =
+    "local verb, key, argument = ARGV[1], KEYS[1], ARGV[2]\n"
+    "local number = string.byte(argument)\n"
+    "if verb == 'refund' then\n"
+    "    refunds[number](key, argument)\n"
+    "    return 'OK'\n"
+    "end\n"
+    "local it = looks[number](key, argument)\n"
+    "if verb == 'charge' or (verb == 'punish' and not it.punish) then\n"
+    "    it:charge(key, it.cost)\n"
+    "elseif verb == 'punish' then\n"
+    "    it:punish(key, it.cost)\n"
+    "end\n"
+    "return it.verdict\n";
+
+
+#define verbs_algorithm(name)                                                 \
+    { name, verbs_look, verbs_charge, verbs_punish, verbs_refund, NULL,       \
+      verbs_size, NULL }
+
+
+static const ratelimit_algorithm_t  verbs_algorithms[] = {
+    verbs_algorithm("fixed_window"),
+    verbs_algorithm("sliding_window"),
+    verbs_algorithm("sliding_log"),
+    verbs_algorithm("token_bucket"),
+    verbs_algorithm("leaky_bucket")
+};
+
+
+const ratelimit_algorithm_t *const
+    lua_algorithms[RATELIMIT_ALGORITHMS] =
+{
+    &verbs_algorithms[0],
+    &verbs_algorithms[1],
+    &verbs_algorithms[2],
+    &verbs_algorithms[3],
+    &verbs_algorithms[4]
+};
+
+
+static void
+verbs_ask(const char *verb, const ratelimit_item_t *item,
+    const ratelimit_clock_t *clock, unsigned char *verdict)
+{
+    char          key[32], now[32], wall[32];
+    redisReply   *reply;
+    redis_args_t  args;
+
+    static char      sha[41];
+    static uint64_t  states;
+
+    if (redis == NULL) {
+        redis_open(getenv("RATELIMIT_REDIS"));
+        fake_load((1 << RATELIMIT_ALGORITHMS) - 1, verbs_script, sha);
+    }
+
+    if (*item->state == 0) {
+        *item->state = ++states;
+    }
+
+    snprintf(key, sizeof(key), "state:%llu",
+             (unsigned long long) *item->state);
+    snprintf(now, sizeof(now), "%llu", (unsigned long long) clock->now);
+    snprintf(wall, sizeof(wall), "%llu", (unsigned long long) clock->wall);
+
+    args.n = 0;
+    redis_add(&args, "EVALSHA", 7);
+    redis_add(&args, sha, 40);
+    redis_add(&args, "1", 1);
+    redis_add(&args, key, strlen(key));
+    redis_add(&args, verb, strlen(verb));
+    ratelimit_script_argument(item, args.items[0]);
+    redis_add(&args, args.items[0], RATELIMIT_SCRIPT_ARGUMENT);
+    redis_add(&args, now, strlen(now));
+    redis_add(&args, wall, strlen(wall));
+
+    reply = redis_call(&args);
+
+    if (reply->type != REDIS_REPLY_STRING) {
+        fprintf(stderr, "%s: %s\n", verb, reply->str);
+        exit(2);
+    }
+
+    if (verdict != NULL) {
+        if (reply->len != RATELIMIT_SCRIPT_VERDICT) {
+            fprintf(stderr, "%s: %zu bytes\n", verb, (size_t) reply->len);
+            exit(2);
+        }
+
+        memcpy(verdict, reply->str, RATELIMIT_SCRIPT_VERDICT);
+    }
+
+    freeReplyObject(reply);
+}
+
+
+static void
+verbs_look(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    const ratelimit_state_t *state, const ratelimit_clock_t *clock,
+    uint64_t cost, ratelimit_verdict_t *verdict)
+{
+    unsigned char     reply[RATELIMIT_SCRIPT_VERDICT];
+    ratelimit_item_t  item;
+
+    memset(&item, 0, sizeof(ratelimit_item_t));
+
+    item.shape = shape;
+    item.rule = rule;
+    item.state = (ratelimit_state_t *) state;
+    item.cost = cost;
+
+    verbs_ask("look", &item, clock, reply);
+
+    if (!ratelimit_script_verdict(&item, reply)) {
+        fprintf(stderr, "look: not a verdict\n");
+        exit(2);
+    }
+
+    *verdict = item.verdict;
+}
+
+
+static void
+verbs_charge(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t cost)
+{
+    ratelimit_item_t  item;
+
+    memset(&item, 0, sizeof(ratelimit_item_t));
+
+    item.shape = shape;
+    item.rule = rule;
+    item.state = state;
+    item.cost = cost;
+
+    verbs_ask("charge", &item, clock, NULL);
+}
+
+
+static void
+verbs_punish(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t cost)
+{
+    ratelimit_item_t  item;
+
+    memset(&item, 0, sizeof(ratelimit_item_t));
+
+    item.shape = shape;
+    item.rule = rule;
+    item.state = state;
+    item.cost = cost;
+
+    verbs_ask("punish", &item, clock, NULL);
+}
+
+
+static void
+verbs_refund(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t stamp,
+    uint64_t cost)
+{
+    ratelimit_item_t  item;
+
+    memset(&item, 0, sizeof(ratelimit_item_t));
+
+    item.shape = shape;
+    item.rule = rule;
+    item.state = state;
+    item.cost = cost;
+    item.verdict.stamp = stamp;
+
+    verbs_ask("refund", &item, clock, NULL);
+}
+
+
+static size_t
+verbs_size(const ratelimit_shape_t *shape)
+{
+    (void) shape;
+
+    return sizeof(ratelimit_state_t);
+}
