@@ -468,9 +468,9 @@ sub bytes_per_key {
 sub measure {
     my ($key, $algorithm, $n) = @_;
 
-    my $params = "algorithm=$algorithm rate=${n}r/m";
+    my $params = "algorithm=$algorithm rate=${n}r/d";
 
-    $params = "buckets=$n rate=50r/m" if $algorithm eq 'sliding_window';
+    $params = "buckets=$n rate=50r/d" if $algorithm eq 'sliding_window';
 
     my $gateway = gateway("ratelimit_redis main redis://127.0.0.1:6379;\n"
         . "ratelimit_zone \$arg_k zone=key:1m redis=main $params;\n"
@@ -484,34 +484,46 @@ sub measure {
 }
 
 
-# the memory of a copy of a counter
+# the memory of a copy of a counter, in a database that was empty
 
 sub copies {
     my ($made, $names) = @_;
 
-    return $redis->call('EVAL', <<'END', 1, $made, $names, KEYS);
+    my (undef, $copied) = $redis->pipe(['SELECT', 1],
+                                       ['EVAL', <<'END', 1, $made, $names, KEYS],
 local function used()
     return redis.call('INFO', 'memory'):match('used_memory:(%d+)')
 end
 
-for i = 1, ARGV[2] do
-    redis.call('DEL', string.format(ARGV[1], i))
-end
+redis.call('SELECT', 0)
+redis.call('COPY', KEYS[1], KEYS[1], 'DB', 1, 'REPLACE')
+redis.call('FLUSHDB', 'SYNC')
+redis.call('SELECT', 1)
 
 local before = used()
 
 for i = 1, ARGV[2] do
-    redis.call('COPY', KEYS[1], string.format(ARGV[1], i))
+    redis.call('COPY', KEYS[1], string.format(ARGV[1], i), 'DB', 0)
+end
+
+redis.call('SELECT', 0)
+
+-- each makes the table of keys, that has grown, a bit tidier
+
+for i = 1, ARGV[2] do
+    redis.call('PTTL', string.format(ARGV[1], i))
 end
 
 local bytes = math.floor((used() - before) / ARGV[2] + 0.5)
 
-for i = 1, ARGV[2] do
-    redis.call('DEL', string.format(ARGV[1], i))
-end
+redis.call('SELECT', 1)
+redis.call('COPY', KEYS[1], KEYS[1], 'DB', 0, 'REPLACE')
 
 return bytes
 END
+                                       ['SELECT', 0]);
+
+    return $copied;
 }
 
 
