@@ -35,6 +35,7 @@ BAIL_OUT("the page has no section \"@missing\"") if @missing;
 
 subtest 'the checks can fail' => \&self_test;
 subtest 'commands' => \&commands;
+subtest 'a log' => \&ages;
 subtest 'a user' => \&user;
 subtest 'settings of the server' => \&settings;
 subtest 'names' => \&names;
@@ -139,6 +140,35 @@ sub commands {
     }
 
     cmp_ok($n, '>=', 10, 'there are some');
+}
+
+
+# a log whose newest times stand before older ones, and one that nginx makes
+
+sub ages {
+    my $section = $section{'Looking at a counter'};
+    my $gateway = gateway($section->{conf}[0]);
+    my $shell = shell($gateway, grep { /^log\(\)/m } @{$section->{sh}});
+
+    my @times = (5_000_000, 2_000_000, 3_000_000, 4_000_000);
+
+    $redis->call('SET', 'a', join '', pack('Q<', $times[0]) =~ s/.\z//sr,
+                 pack('L<L<', 1, 4), map { pack('Q<', $_) =~ s/...\z//sr }
+                 @times);
+    is(join(' ', $shell->output('log a | cat')), '0 1000000 2000000 3000000',
+       'ages');
+
+    my $clients = Clients->new($gateway->{port});
+    my $before = time;
+
+    $clients->ask('GET /', 'X-API-Key: bob') for 1 .. 20;
+
+    my @ages = $shell->output("log 'ratelimit:{bob}:log::60l' | cat");
+
+    is(scalar @ages, 20, 'of requests');
+    is_deeply(\@ages, [sort { $a <=> $b } @ages], 'in their order');
+    cmp_ok($ages[-1], '<=', (time - $before + 1) * 1e6, 'and in microseconds');
+    cmp_ok($ages[-1], '>=', 20, 'not of another unit');
 }
 
 
