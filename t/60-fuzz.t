@@ -16,7 +16,7 @@ my @flags = qw(-std=gnu99 -O1 -g -Wall -Wextra -Werror -Isrc
                -fsanitize=address,undefined -fno-sanitize-recover=all
                -fno-omit-frame-pointer);
 
-my @sources = glob('src/core/*.c');
+my @sources = (glob('src/core/*.c'), 'src/store/ratelimit_url.c');
 my @drivers = map { m{([^/]+)\.c$} } glob('t/fuzz/ratelimit_*.c');
 
 BAIL_OUT('run me from the root of the repository') if !@sources;

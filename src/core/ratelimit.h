@@ -104,9 +104,9 @@ typedef struct {
                                                      above the limit */
     uint64_t                        stamp;        /* where the charge goes, to
                                                      be handed to refund */
-    unsigned                        allowed:1;
-    unsigned                        soft:1;       /* only above the limit */
-    unsigned                        rebase:1;     /* the clock was set back:
+    uint8_t                         allowed;
+    uint8_t                         soft;         /* only above the limit */
+    uint8_t                         rebase;       /* the clock was set back:
                                                      charge, if only with 0 */
 } ratelimit_verdict_t;
 
@@ -129,6 +129,7 @@ typedef struct {
  *         is always allowed.
  * charge  counts the cost, whatever look said.  Words and counters are written
  *         in an order that leaves a sound state at every instruction.
+ * commit  the same as charge, for who has just looked: the verdict tells where.
  * punish  counts a cost that was refused, so that who keeps asking stays out,
  *         and who stops is admitted as soon as any other who used all up.
  * refund  gives back a charge that was stamped so.
@@ -148,6 +149,10 @@ typedef struct {
     void   (*charge)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, ratelimit_state_t *state,
         const ratelimit_clock_t *clock, uint64_t cost);
+    void   (*commit)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, ratelimit_state_t *state,
+        const ratelimit_clock_t *clock, uint64_t cost,
+        const ratelimit_verdict_t *verdict);
     void   (*punish)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, ratelimit_state_t *state,
         const ratelimit_clock_t *clock, uint64_t cost);

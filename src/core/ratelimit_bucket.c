@@ -68,6 +68,18 @@ ratelimit_bucket_charge(const ratelimit_shape_t *shape,
 }
 
 
+void
+ratelimit_bucket_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
+{
+    (void) verdict;
+
+    ratelimit_bucket_charge(shape, rule, state, clock, cost);
+}
+
+
 /* what had dripped back since the last request is taken again, no more */
 
 void

@@ -73,6 +73,16 @@ ratelimit_counters_back(const ratelimit_shape_t *shape, uint32_t place,
 }
 
 
+/* words that all counters take */
+
+static inline uint32_t
+ratelimit_counters_words(const ratelimit_shape_t *shape)
+{
+    return shape->width == sizeof(uint16_t) ? (shape->buckets + 4) / 4
+                                            : (shape->buckets + 2) / 2;
+}
+
+
 /*
  * The sum of all counters, a word at a time; what follows the last counter in
  * its word is always zero.
@@ -87,9 +97,9 @@ ratelimit_counters_total(const ratelimit_shape_t *shape,
 
     even = 0;
     odd = 0;
+    words = ratelimit_counters_words(shape);
 
     if (shape->width == sizeof(uint16_t)) {
-        words = (shape->buckets + 4) / 4;
 
         for (i = 1; i <= words; i++) {
             word = state[i];
@@ -102,8 +112,6 @@ ratelimit_counters_total(const ratelimit_shape_t *shape,
         return (even & 0xffffffff) + (even >> 32);
     }
 
-    words = (shape->buckets + 2) / 2;
-
     for (i = 1; i <= words; i++) {
         word = state[i];
         even += word & 0xffffffff;
@@ -111,6 +119,73 @@ ratelimit_counters_total(const ratelimit_shape_t *shape,
     }
 
     return even + odd;
+}
+
+
+static inline void
+ratelimit_counters_clear(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state)
+{
+    uint32_t  i;
+
+    for (i = ratelimit_counters_words(shape); i; i--) {
+        state[i] = 0;
+    }
+}
+
+
+static inline int
+ratelimit_counters_empty(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state)
+{
+    uint32_t  i, words;
+
+    words = ratelimit_counters_words(shape);
+
+    for (i = 1; i <= words; i++) {
+        if (state[i]) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/* a bit for each counter that is not 0, the first one's is the lowest */
+
+static inline uint64_t
+ratelimit_counters_used(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state)
+{
+    uint32_t  i;
+    uint64_t  word, used;
+
+    used = 0;
+    i = ratelimit_counters_words(shape);
+
+    if (shape->width == sizeof(uint16_t)) {
+
+        for ( /* void */ ; i; i--) {
+            word = state[i];
+
+            /* the highest bit of each counter, then all four side by side */
+
+            word |= (word & 0x7fff7fff7fff7fff) + 0x7fff7fff7fff7fff;
+            word = (word >> 15) & 0x0001000100010001;
+            used = (used << 4) | (word * 0x0001000200040008) >> 48;
+        }
+
+        return used;
+    }
+
+    for ( /* void */ ; i; i--) {
+        word = state[i];
+        used = (used << 2) | (uint64_t) (word >> 32 != 0) << 1
+               | ((uint32_t) word != 0);
+    }
+
+    return used;
 }
 
 

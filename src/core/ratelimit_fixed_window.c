@@ -30,6 +30,12 @@ static void ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
 static void ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost);
+static void ratelimit_fixed_window_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict);
+static inline void ratelimit_fixed_window_write(ratelimit_state_t *state,
+    uint64_t end, uint64_t count);
 static void ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
@@ -45,6 +51,7 @@ const ratelimit_algorithm_t  ratelimit_fixed_window = {
     "fixed_window",
     ratelimit_fixed_window_look,
     ratelimit_fixed_window_charge,
+    ratelimit_fixed_window_commit,
     ratelimit_fixed_window_charge,
     ratelimit_fixed_window_refund,
     ratelimit_fixed_window_expires,
@@ -122,11 +129,43 @@ ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
         return;
     }
 
-    /* a count without its end belongs to a window that is past already */
+    ratelimit_fixed_window_write(state, window.end,
+                                 ratelimit_add(window.count, cost));
+}
 
-    state[1] = ratelimit_add(window.count, cost);
+
+static void
+ratelimit_fixed_window_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
+{
+    uint64_t  count;
+
+    (void) shape;
+    (void) rule;
+    (void) clock;
+
+    if (cost == 0 && !verdict->rebase) {
+        return;
+    }
+
+    count = (state[0] == verdict->stamp || verdict->rebase) ? state[1] : 0;
+
+    ratelimit_fixed_window_write(state, verdict->stamp,
+                                 ratelimit_add(count, cost));
+}
+
+
+/* a count without its end belongs to a window that is past already */
+
+static inline void
+ratelimit_fixed_window_write(ratelimit_state_t *state, uint64_t end,
+    uint64_t count)
+{
+    state[1] = count;
     ratelimit_store_barrier();
-    state[0] = window.end;
+    state[0] = end;
 }
 
 

@@ -23,14 +23,15 @@ static inline void ratelimit_sip_round(ratelimit_sip_t *sip);
 static inline void ratelimit_sip_word(ratelimit_sip_t *sip, uint64_t word);
 static inline uint64_t ratelimit_sip_finish(ratelimit_sip_t *sip);
 static inline uint64_t ratelimit_sip_load(const uint8_t *p);
-static inline uint64_t ratelimit_sip_tail(const uint8_t *p, size_t len);
+static inline uint64_t ratelimit_sip_load_half(const uint8_t *p);
+static inline uint64_t ratelimit_sip_tail(const uint8_t *end, size_t len);
 
 
 void
 ratelimit_hash(const ratelimit_hash_t *secret, const void *data, size_t len,
     ratelimit_hash_t *hash)
 {
-    const uint8_t    *p, *last;
+    const uint8_t    *p, *last, *end;
     ratelimit_sip_t   sip;
 
     sip.v0 = secret->lo ^ 0x736f6d6570736575;
@@ -39,6 +40,7 @@ ratelimit_hash(const ratelimit_hash_t *secret, const void *data, size_t len,
     sip.v3 = secret->hi ^ 0x7465646279746573;
 
     p = data;
+    end = p + len;
 
     if (len >= 8) {
         last = p + (len & ~(size_t) 7);
@@ -49,7 +51,7 @@ ratelimit_hash(const ratelimit_hash_t *secret, const void *data, size_t len,
         } while (p != last);
     }
 
-    ratelimit_sip_word(&sip, ratelimit_sip_tail(p, len & 7)
+    ratelimit_sip_word(&sip, ratelimit_sip_tail(end, len)
                              | (uint64_t) len << 56);
 
     sip.v2 ^= 0xee;
@@ -123,26 +125,51 @@ ratelimit_sip_load(const uint8_t *p)
 }
 
 
-/* the last bytes, fewer than 8, without a read beyond them */
+static inline uint64_t
+ratelimit_sip_load_half(const uint8_t *p)
+{
+    uint32_t  half;
+
+    memcpy(&half, p, sizeof(uint32_t));
+
+#if (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
+    half = __builtin_bswap32(half);
+#endif
+
+    return half;
+}
+
+
+/*
+ * The last bytes, fewer than 8.  What stands before them is read with them and
+ * dropped; of a shorter key some bytes are read twice, none beside it.
+ */
 
 static inline uint64_t
-ratelimit_sip_tail(const uint8_t *p, size_t len)
+ratelimit_sip_tail(const uint8_t *end, size_t len)
 {
-    uint8_t  bytes[8];
+    size_t          rest, half;
+    const uint8_t  *p;
 
-    if (len == 0) {
+    rest = len % 8;
+
+    if (rest == 0) {
         return 0;
     }
 
-    memset(bytes, 0, sizeof(bytes));
-
-    if (len == 4) {
-        /* an IPv4 address; a copy of known length is one instruction */
-        memcpy(bytes, p, 4);
-
-    } else {
-        memcpy(bytes, p, len);
+    if (len >= 8) {
+        return ratelimit_sip_load(end - 8) >> (64 - 8 * rest);
     }
 
-    return ratelimit_sip_load(bytes);
+    p = end - len;
+
+    if (len >= 4) {
+        return ratelimit_sip_load_half(p)
+               | ratelimit_sip_load_half(end - 4) << (8 * len - 32);
+    }
+
+    half = len / 2;
+
+    return p[0] | (uint64_t) p[half] << (8 * half)
+           | (uint64_t) end[-1] << (8 * len - 8);
 }

@@ -19,6 +19,7 @@ const ratelimit_algorithm_t  ratelimit_leaky_bucket = {
     "leaky_bucket",
     ratelimit_leaky_bucket_look,
     ratelimit_bucket_charge,
+    ratelimit_bucket_commit,
     ratelimit_bucket_punish,
     ratelimit_bucket_refund,
     ratelimit_bucket_expires,

@@ -20,6 +20,10 @@
 #define ratelimit_store_barrier()  __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
 
+/* keeps what is rarely needed out of the way of what is always */
+#define ratelimit_noinline  __attribute__((noinline))
+
+
 static inline uint64_t
 ratelimit_min(uint64_t a, uint64_t b)
 {

@@ -27,6 +27,10 @@ static void ratelimit_sliding_log_look(const ratelimit_shape_t *shape,
 static void ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost);
+static void ratelimit_sliding_log_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict);
 static void ratelimit_sliding_log_rewrite(ratelimit_times_t *log,
     ratelimit_state_t *state, uint64_t tick);
 static void ratelimit_sliding_log_prune(ratelimit_times_t *log,
@@ -46,6 +50,7 @@ const ratelimit_algorithm_t  ratelimit_sliding_log = {
     "sliding_log",
     ratelimit_sliding_log_look,
     ratelimit_sliding_log_charge,
+    ratelimit_sliding_log_commit,
     ratelimit_sliding_log_charge,
     ratelimit_sliding_log_refund,
     ratelimit_sliding_log_expires,
@@ -179,6 +184,18 @@ ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
 
         cost--;
     }
+}
+
+
+static void
+ratelimit_sliding_log_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
+{
+    (void) verdict;
+
+    ratelimit_sliding_log_charge(shape, rule, state, clock, cost);
 }
 
 

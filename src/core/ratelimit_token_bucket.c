@@ -18,6 +18,7 @@ const ratelimit_algorithm_t  ratelimit_token_bucket = {
     "token_bucket",
     ratelimit_token_bucket_look,
     ratelimit_bucket_charge,
+    ratelimit_bucket_commit,
     ratelimit_bucket_punish,
     ratelimit_bucket_refund,
     ratelimit_bucket_expires,

@@ -69,7 +69,7 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
     header = table->header;
     owner = (uint32_t) (slot - table->slots) + 1;
 
-    if (__atomic_load_n(&header->fresh, __ATOMIC_RELAXED) < table->nblocks) {
+    if (ratelimit_block_fresh(table)) {
         number = __atomic_fetch_add(&header->fresh, 1, __ATOMIC_RELAXED) + 1;
 
         if (number <= table->nblocks
@@ -90,7 +90,7 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
 
             if (tries == RATELIMIT_BLOCK_SAMPLE) {
 
-                if (victim.number && victim.worth > RATELIMIT_EPOCHS
+                if (victim.number && victim.worth >= RATELIMIT_REFUSED
                     && rounds + 1 < RATELIMIT_BLOCK_ROUNDS)
                 {
                     break;
@@ -184,8 +184,9 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
     ratelimit_victim_t *victim)
 {
-    unsigned            worth;
-    ratelimit_block_t  *block;
+    unsigned              worth;
+    ratelimit_block_t    *block;
+    ratelimit_segment_t  *segment;
 
     if (ratelimit_slot_in_use(party, slot)) {
         return 0;
@@ -193,12 +194,12 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
 
     block = ratelimit_block(table, number);
 
-    if (ratelimit_slot_expires(table, slot) > party->clock.now) {
+    if (!ratelimit_slot_expired(table, slot, party->clock.now)) {
 
         if (victim) {
-            worth = ratelimit_slot_worth(table,
-                                         ratelimit_table_segment(table, slot),
-                                         slot);
+            segment = ratelimit_table_segment(table, slot);
+            worth = ratelimit_slot_worth(slot,
+                                         ratelimit_slot_epoch(table, segment));
 
             if (victim->number == 0 || worth < victim->worth) {
                 victim->number = number;

@@ -8,22 +8,35 @@
 #include "store/ratelimit_party.h"
 
 
-static int ratelimit_table_check_one(ratelimit_item_t *item,
-    ratelimit_place_t *place, ratelimit_party_t *party);
-static inline int ratelimit_table_refused(ratelimit_item_t *items,
+/* no decision: others are in the way */
+#define RATELIMIT_BLOCKED  -1
+
+
+static ratelimit_inline int ratelimit_table_one_key(
+    const ratelimit_place_t *places, size_t n);
+static ratelimit_inline int ratelimit_table_check_key(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
-static inline int ratelimit_table_guarded(const ratelimit_place_t *place);
+static int ratelimit_table_check_all(ratelimit_item_t *items,
+    ratelimit_party_t *party);
+static ratelimit_inline int ratelimit_table_peek(ratelimit_place_t *places,
+    size_t n, int *known);
+static ratelimit_inline int ratelimit_table_guarded(
+    const ratelimit_place_t *place);
 static int ratelimit_table_refuse(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
-static void ratelimit_table_charge(ratelimit_item_t *item,
+static ratelimit_inline int ratelimit_table_look(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
+static ratelimit_inline int ratelimit_table_prepare(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party,
+    int allowed);
+static ratelimit_inline void ratelimit_table_finish(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party,
+    int allowed);
+static ratelimit_inline void ratelimit_table_charge(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party);
 static void ratelimit_table_mark(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party);
-static int ratelimit_table_prepare_all(ratelimit_item_t *items,
-    ratelimit_party_t *party, int allowed);
-static inline int ratelimit_table_prepare(ratelimit_item_t *item,
-    ratelimit_place_t *place, const ratelimit_party_t *party, int allowed);
-static inline void ratelimit_table_commit(ratelimit_item_t *item,
+static ratelimit_inline void ratelimit_table_commit(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party,
     uint64_t refused);
 
@@ -33,7 +46,6 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me)
 {
     int                allowed;
-    size_t             i;
     ratelimit_party_t  party;
 
     party.places = places;
@@ -41,93 +53,179 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
     party.clock = *clock;
     party.me = me;
 
-    if (n == 1 && places[0].table->older == NULL) {
-        return ratelimit_table_check_one(items, places, &party);
+    if (ratelimit_table_one_key(places, n)) {
+
+        /* compiled twice: that of one limit has no loops */
+
+        if (n == 1) {
+            allowed = ratelimit_table_check_key(items, places, 1, &party);
+
+        } else {
+            allowed = ratelimit_table_check_key(items, places, n, &party);
+        }
+
+        if (allowed != RATELIMIT_BLOCKED) {
+            return allowed;
+        }
     }
 
-    ratelimit_party_place(items, places, n);
+    return ratelimit_table_check_all(items, &party);
+}
 
-    if (ratelimit_table_refused(items, places, n, &party)) {
+
+/* all periods of a key are in one segment; most requests ask for no more */
+
+static ratelimit_inline int
+ratelimit_table_one_key(const ratelimit_place_t *places, size_t n)
+{
+    size_t  i;
+
+    for (i = 1; i < n; i++) {
+        if (places[i].table != places[0].table
+            || places[i].hash.hi != places[0].hash.hi)
+        {
+            return 0;
+        }
+    }
+
+    return places[0].table->older == NULL;
+}
+
+
+static ratelimit_inline int
+ratelimit_table_check_key(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, ratelimit_party_t *party)
+{
+    int                   allowed, known, found;
+    size_t                i;
+    uint64_t              number;
+    ratelimit_table_t    *table;
+    ratelimit_segment_t  *segment;
+
+    table = places[0].table;
+    number = ratelimit_slot_segment(table, &places[0].hash);
+    segment = &table->segments[number];
+
+    for (i = 0; i < n; i++) {
+        ratelimit_slot_aim(table, &places[i], number, items[i].rule->period);
+    }
+
+    found = ratelimit_table_peek(places, n, &known);
+
+    if (found && known && ratelimit_table_refuse(items, places, n, party)) {
         return 0;
     }
 
-    do {
-        ratelimit_party_lock(items, &party);
+    /* if nobody came in between, all is where it was found */
 
-        allowed = ratelimit_look(items, n, &party.clock);
+    if (!found
+        || !ratelimit_lock_unchanged(&segment->lock, places[0].ticket,
+                                     party->me))
+    {
+        ratelimit_lock(&segment->lock, party->me, table->lifelines);
 
-        if (ratelimit_table_prepare_all(items, &party, allowed)) {
-            break;
-        }
-
-        ratelimit_party_back_off(items, &party);
-
-    } while (1);
-
-    for (i = 0; i < n; i++) {
-        if (allowed) {
-            ratelimit_table_charge(&items[i], &places[i], &party);
-
-        } else {
-            ratelimit_table_mark(&items[i], &places[i], &party);
+        for (i = 0; i < n; i++) {
+            places[i].slot = ratelimit_slot_find(&places[i]);
         }
     }
 
+    ratelimit_party_tick(segment, &party->clock);
+
+    allowed = ratelimit_table_look(items, places, n, party);
+
+    if (ratelimit_table_prepare(items, places, n, party, allowed)) {
+        ratelimit_table_finish(items, places, n, party, allowed);
+
+    } else {
+        allowed = RATELIMIT_BLOCKED;
+    }
+
+    ratelimit_unlock(&segment->lock);
+
+    return allowed;
+}
+
+
+/* keys in several segments, or tables, or in one that follows another */
+
+static int
+ratelimit_table_check_all(ratelimit_item_t *items, ratelimit_party_t *party)
+{
+    int                 allowed, known;
+    size_t              n;
+    ratelimit_place_t  *places;
+
+    n = party->n;
+    places = party->places;
+
+    ratelimit_party_place(items, places, n);
+
+    if (ratelimit_table_peek(places, n, &known) && known
+        && ratelimit_table_refuse(items, places, n, party))
+    {
+        return 0;
+    }
+
+    ratelimit_party_lock(items, party);
+
+    allowed = ratelimit_table_look(items, places, n, party);
+
+    while (!ratelimit_table_prepare(items, places, n, party, allowed)) {
+        ratelimit_party_back_off(items, party);
+        ratelimit_party_lock(items, party);
+
+        allowed = ratelimit_table_look(items, places, n, party);
+    }
+
+    ratelimit_table_finish(items, places, n, party, allowed);
     ratelimit_party_unlock(places, n);
 
     return allowed;
 }
 
 
-/* the same for one limit, which is what most requests have */
+/*
+ * Finds all slots without a lock, and whether one of them is known to be
+ * refused.  Returns 0 if somebody is writing there.
+ */
 
-static int
-ratelimit_table_check_one(ratelimit_item_t *item, ratelimit_place_t *place,
-    ratelimit_party_t *party)
+static ratelimit_inline int
+ratelimit_table_peek(ratelimit_place_t *places, size_t n,
+    int *known)
 {
-    int                 allowed;
-    ratelimit_table_t  *table;
+    size_t              i;
+    ratelimit_place_t  *place;
 
-    table = place->table;
+    *known = 0;
 
-    ratelimit_table_place(table, place, item->rule->period);
+    for (i = 0; i < n; i++) {
+        place = &places[i];
 
-    if (ratelimit_table_refused(item, place, 1, party)) {
+        if (!ratelimit_read_begin(&place->segment->lock, &place->ticket)) {
+            return 0;
+        }
+
+        place->slot = ratelimit_slot_find(place);
+        *known |= ratelimit_table_guarded(place);
+    }
+
+    return 1;
+}
+
+
+static ratelimit_inline int
+ratelimit_table_guarded(const ratelimit_place_t *place)
+{
+    uint64_t  guard;
+
+    if (place->slot == NULL || !(place->slot->id & RATELIMIT_REFUSED)) {
         return 0;
     }
 
-    do {
-        ratelimit_lock(&place->segment->lock, party->me, table->lifelines);
-        ratelimit_party_tick(place->segment, &party->clock);
-        ratelimit_party_find(place);
+    guard = RATELIMIT_REFUSED
+            | ratelimit_slot_epoch(place->active, place->segment);
 
-        item->shape = &table->shape;
-        item->state = ratelimit_slot_state(table, place->slot, place->word);
-
-        table->algorithm->look(item->shape, item->rule, item->state,
-                               &party->clock, item->cost, &item->verdict);
-
-        allowed = item->verdict.allowed;
-
-        if (ratelimit_table_prepare(item, place, party, allowed)) {
-            break;
-        }
-
-        place->order = 0;
-        ratelimit_party_back_off(item, party);
-
-    } while (1);
-
-    if (allowed) {
-        ratelimit_table_charge(item, place, party);
-
-    } else {
-        ratelimit_table_mark(item, place, party);
-    }
-
-    ratelimit_unlock(&place->segment->lock);
-
-    return allowed;
+    return ((place->slot->id ^ guard) & (2 * RATELIMIT_EPOCHS - 1)) == 0;
 }
 
 
@@ -136,86 +234,42 @@ ratelimit_table_check_one(ratelimit_item_t *item, ratelimit_place_t *place,
  * another, and no memory changes hands.
  */
 
-static inline int
-ratelimit_table_refused(ratelimit_item_t *items, ratelimit_place_t *places,
-    size_t n, ratelimit_party_t *party)
-{
-    size_t  i, guarded;
-
-    guarded = 0;
-
-    for (i = 0; i < n; i++) {
-
-        if (items[i].insist
-            || !ratelimit_read_begin(&places[i].segment->lock,
-                                     &places[i].ticket))
-        {
-            return 0;
-        }
-
-        places[i].slot = ratelimit_slot_find(&places[i]);
-
-        guarded += ratelimit_table_guarded(&places[i]);
-    }
-
-    return guarded && ratelimit_table_refuse(items, places, n, party);
-}
-
-
-static inline int
-ratelimit_table_guarded(const ratelimit_place_t *place)
-{
-    uint64_t  epoch;
-
-    if (place->slot == NULL || !(place->slot->id & RATELIMIT_REFUSED)) {
-        return 0;
-    }
-
-    epoch = ratelimit_slot_epoch(place->active, place->segment);
-
-    return ((place->slot->id >> RATELIMIT_EPOCH_SHIFT)
-            & (RATELIMIT_EPOCHS - 1))
-           == epoch;
-}
-
-
 static int
-ratelimit_table_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
-    size_t n, ratelimit_party_t *party)
+ratelimit_table_refuse(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party)
 {
-    size_t  i;
+    size_t              i;
+    ratelimit_place_t  *place;
 
     for (i = 0; i < n; i++) {
+        place = &places[i];
 
         /* who was not looked for in older tables may be there */
 
-        if (places[i].slot == NULL && places[i].active->older) {
+        if (items[i].insist || (place->slot == NULL && place->active->older)) {
             return 0;
         }
 
-        ratelimit_party_late(places[i].segment, &party->clock);
-
-        items[i].shape = &places[i].active->shape;
-        items[i].state = ratelimit_slot_state(places[i].active, places[i].slot,
-                                              places[i].word);
+        ratelimit_party_late(place->segment, &party->clock);
     }
 
-    if (ratelimit_look(items, n, &party->clock)) {
+    if (ratelimit_table_look(items, places, n, party)) {
         return 0;
     }
 
     for (i = 0; i < n; i++) {
+        place = &places[i];
 
         if (items[i].verdict.rebase
-            || !ratelimit_read_end(&places[i].segment->lock, places[i].ticket))
+            || !ratelimit_read_end(&place->segment->lock, place->ticket))
         {
             return 0;
         }
 
         /* who is refused for the first time in an epoch is to be marked */
 
-        if (!items[i].verdict.allowed && places[i].slot
-            && !ratelimit_table_guarded(&places[i]))
+        if (!items[i].verdict.allowed && place->slot
+            && !ratelimit_table_guarded(place))
         {
             return 0;
         }
@@ -225,7 +279,89 @@ ratelimit_table_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
 }
 
 
-static void
+static ratelimit_inline int
+ratelimit_table_look(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party)
+{
+    int                 allowed;
+    size_t              i;
+    ratelimit_item_t   *item;
+    ratelimit_table_t  *table;
+    ratelimit_place_t  *place;
+
+    allowed = 1;
+
+    for (i = 0; i < n; i++) {
+        item = &items[i];
+        place = &places[i];
+        table = place->active;
+
+        item->shape = &table->shape;
+        item->state = ratelimit_slot_state(table, place->slot, place->word);
+
+        table->algorithm->look(item->shape, item->rule, item->state,
+                               &party->clock, item->cost, &item->verdict);
+
+        allowed &= item->verdict.allowed;
+    }
+
+    return allowed;
+}
+
+
+/* all that will be written has a slot before anything is */
+
+static ratelimit_inline int
+ratelimit_table_prepare(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party,
+    int allowed)
+{
+    size_t              i;
+    ratelimit_item_t   *item;
+    ratelimit_place_t  *place;
+
+    for (i = 0; i < n; i++) {
+        item = &items[i];
+        place = &places[i];
+
+        if (place->slot
+            || (!item->verdict.rebase
+                && !(allowed ? item->cost : item->insist)))
+        {
+            continue;
+        }
+
+        if (!ratelimit_slot_reserve(place, party)) {
+            return 0;
+        }
+
+        item->state = ratelimit_slot_state(place->active, place->slot,
+                                           place->word);
+    }
+
+    return 1;
+}
+
+
+static ratelimit_inline void
+ratelimit_table_finish(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party,
+    int allowed)
+{
+    size_t  i;
+
+    for (i = 0; i < n; i++) {
+        if (allowed) {
+            ratelimit_table_charge(&items[i], &places[i], party);
+
+        } else {
+            ratelimit_table_mark(&items[i], &places[i], party);
+        }
+    }
+}
+
+
+static ratelimit_inline void
 ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party)
 {
@@ -233,8 +369,9 @@ ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
         return;
     }
 
-    place->active->algorithm->charge(item->shape, item->rule, item->state,
-                                     &party->clock, item->cost);
+    place->active->algorithm->commit(item->shape, item->rule, item->state,
+                                     &party->clock, item->cost,
+                                     &item->verdict);
 
     ratelimit_table_commit(item, place, party, 0);
 }
@@ -260,48 +397,7 @@ ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
 }
 
 
-/* all that will be written has a slot before anything is */
-
-static int
-ratelimit_table_prepare_all(ratelimit_item_t *items, ratelimit_party_t *party,
-    int allowed)
-{
-    size_t  i;
-
-    for (i = 0; i < party->n; i++) {
-        if (!ratelimit_table_prepare(&items[i], &party->places[i], party,
-                                     allowed))
-        {
-            return 0;
-        }
-    }
-
-    return 1;
-}
-
-
-static inline int
-ratelimit_table_prepare(ratelimit_item_t *item, ratelimit_place_t *place,
-    const ratelimit_party_t *party, int allowed)
-{
-    if (place->slot
-        || (!item->verdict.rebase && !(allowed ? item->cost : item->insist)))
-    {
-        return 1;
-    }
-
-    if (!ratelimit_slot_reserve(place, party)) {
-        return 0;
-    }
-
-    item->state = ratelimit_slot_state(place->active, place->slot,
-                                       place->word);
-
-    return 1;
-}
-
-
-static inline void
+static ratelimit_inline void
 ratelimit_table_commit(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party, uint64_t refused)
 {
@@ -322,6 +418,7 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t              i;
     ratelimit_table_t  *table;
     ratelimit_party_t   party;
+    ratelimit_state_t  *state;
 
     party.places = places;
     party.n = n;
@@ -338,13 +435,14 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
         }
 
         table = places[i].active;
+        state = ratelimit_slot_state(table, places[i].slot, places[i].word);
 
-        table->algorithm->refund(&table->shape, items[i].rule, items[i].state,
+        table->algorithm->refund(&table->shape, items[i].rule, state,
                                  &party.clock, items[i].verdict.stamp,
                                  items[i].cost);
 
         if (table->nblocks == 0) {
-            ratelimit_slot_pack(table, places[i].slot, items[i].state);
+            ratelimit_slot_pack(table, places[i].slot, state);
         }
     }
 

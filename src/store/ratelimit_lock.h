@@ -101,6 +101,23 @@ ratelimit_read_begin(const ratelimit_lock_t *lock, uint64_t *ticket)
 }
 
 
+/* takes the lock if nobody has held it since the ticket was given */
+
+static inline int
+ratelimit_lock_unchanged(ratelimit_lock_t *lock, uint64_t ticket, uint32_t me)
+{
+    if (!__atomic_compare_exchange_n(lock, &ticket, ticket | me, 0,
+                                     __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+    {
+        return 0;
+    }
+
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+
+    return 1;
+}
+
+
 /* whether nobody has held it since the ticket was given */
 
 static inline int

@@ -35,7 +35,7 @@ ratelimit_party_place(ratelimit_item_t *items, ratelimit_place_t *places,
         active = (k < i) ? places[k].active
                          : ratelimit_table_active(places[i].table);
 
-        ratelimit_table_place(active, &places[i], items[i].rule->period);
+        ratelimit_slot_place(active, &places[i], items[i].rule->period);
     }
 }
 
@@ -43,21 +43,10 @@ ratelimit_party_place(ratelimit_item_t *items, ratelimit_place_t *places,
 void
 ratelimit_party_lock(ratelimit_item_t *items, ratelimit_party_t *party)
 {
-    size_t              i;
-    ratelimit_place_t  *place;
-
     while (!ratelimit_party_lock_once(items, party)
            || !ratelimit_party_load(items, party))
     {
         /* void */
-    }
-
-    for (i = 0; i < party->n; i++) {
-        place = &party->places[i];
-
-        items[i].shape = &place->active->shape;
-        items[i].state = ratelimit_slot_state(place->active, place->slot,
-                                              place->word);
     }
 }
 

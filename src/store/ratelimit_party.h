@@ -16,7 +16,7 @@
 void ratelimit_party_place(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n);
 
-/* holds all segments and loads all states */
+/* holds all segments and finds all slots */
 void ratelimit_party_lock(ratelimit_item_t *items, ratelimit_party_t *party);
 void ratelimit_party_unlock(ratelimit_place_t *places, size_t n);
 

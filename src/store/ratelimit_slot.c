@@ -1,10 +1,8 @@
 
 /*
- * What stands in a slot, and who has to go when a new key finds none free.
+ * What can stand in a slot, and a slot for a new key.
  */
 
-
-#include <string.h>
 
 #include "store/ratelimit_slot.h"
 
@@ -16,7 +14,7 @@
 static ratelimit_slot_t *ratelimit_slot_empty(
     const ratelimit_place_t *place, const ratelimit_party_t *party);
 static ratelimit_slot_t *ratelimit_slot_make_room(ratelimit_place_t *place,
-    const ratelimit_party_t *party);
+    const ratelimit_party_t *party, uint64_t *number);
 
 
 /* as large as any algorithm looks at */
@@ -64,82 +62,6 @@ ratelimit_slot_most(const ratelimit_table_t *table,
 }
 
 
-uint64_t
-ratelimit_slot_expires(const ratelimit_table_t *table,
-    const ratelimit_slot_t *slot)
-{
-    ratelimit_rule_t    rule;
-    ratelimit_class_t  *class;
-    ratelimit_state_t   words[2], *state;
-
-    class = &table->header->classes[ratelimit_slot_class(slot)];
-
-    /* the common case, as the algorithm would compute it */
-
-    if (table->nblocks == 0 && class->period
-        && table->shape.algorithm == RATELIMIT_SLIDING_WINDOW)
-    {
-        return ((slot->word >> (2 * RATELIMIT_SMALL_WINDOW_BITS)) + 2)
-               * class->period;
-    }
-
-    state = ratelimit_slot_state(table, slot, words);
-
-    /* a window of fixed length says itself when it ends */
-
-    if (table->shape.algorithm == RATELIMIT_FIXED_WINDOW) {
-        return state[0];
-    }
-
-    if (class->period == 0) {
-
-        /* one class too many: the numbers of its windows tell no time */
-
-        return table->shape.algorithm == RATELIMIT_SLIDING_WINDOW
-               ? UINT64_MAX : state[0] + table->header->horizon;
-    }
-
-    /* this is all that expires looks at */
-
-    rule.limit = class->limit;
-    rule.period = class->period;
-    rule.ceiling = RATELIMIT_MAX_LIMIT;
-
-    return table->algorithm->expires(&table->shape, &rule, state);
-}
-
-
-unsigned
-ratelimit_slot_worth(const ratelimit_table_t *table,
-    const ratelimit_segment_t *segment, const ratelimit_slot_t *slot)
-{
-    uint64_t  age;
-
-    age = (ratelimit_slot_epoch(table, segment)
-           - (slot->id >> RATELIMIT_EPOCH_SHIFT))
-          & (RATELIMIT_EPOCHS - 1);
-
-    return (slot->id & RATELIMIT_REFUSED) ? 2 * RATELIMIT_EPOCHS - age
-                                          : RATELIMIT_EPOCHS - age;
-}
-
-
-int
-ratelimit_slot_in_use(const ratelimit_party_t *party,
-    const ratelimit_slot_t *slot)
-{
-    size_t  i;
-
-    for (i = 0; i < party->n; i++) {
-        if (party->places[i].slot == slot) {
-            return 1;
-        }
-    }
-
-    return 0;
-}
-
-
 int
 ratelimit_slot_reserve(ratelimit_place_t *place,
     const ratelimit_party_t *party)
@@ -148,22 +70,24 @@ ratelimit_slot_reserve(ratelimit_place_t *place,
     ratelimit_slot_t   *slot;
     ratelimit_table_t  *table;
 
+    table = place->active;
     number = 0;
-    slot = ratelimit_slot_empty(place, party);
+    slot = NULL;
 
-    if (slot == NULL) {
-        slot = ratelimit_slot_make_room(place, party);
-        number = slot->word;
+    /* buckets are filled from the front, and mostly stay full */
 
-        __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
+    if ((table->nblocks == 0 || ratelimit_block_fresh(table))
+        && (place->bucket[0][RATELIMIT_WAYS - 1].id == 0
+            || place->bucket[1][RATELIMIT_WAYS - 1].id == 0))
+    {
+        slot = ratelimit_slot_empty(place, party);
     }
 
-    table = place->active;
+    if (slot == NULL) {
+        slot = ratelimit_slot_make_room(place, party, &number);
+    }
 
-    if (table->nblocks == 0) {
-        number = 0;
-
-    } else if (ratelimit_block(table, number) == NULL) {
+    if (table->nblocks && number == 0) {
         number = ratelimit_block_take(table, slot, party);
 
         if (number == 0) {
@@ -220,45 +144,41 @@ ratelimit_slot_empty(const ratelimit_place_t *place,
 }
 
 
-/* what has run out goes first, then what is worth least */
+/*
+ * Somebody has to go, whoever has run out if there is one: returns a slot
+ * without an owner, and the number of the block that it has, if any.
+ */
 
 static ratelimit_slot_t *
 ratelimit_slot_make_room(ratelimit_place_t *place,
-    const ratelimit_party_t *party)
+    const ratelimit_party_t *party, uint64_t *number)
 {
-    unsigned           i, worth, least;
-    ratelimit_slot_t  *slot, *victim;
+    unsigned           worth;
+    ratelimit_slot_t  *slot, *empty;
 
-    least = 0;
-    victim = NULL;
+    slot = ratelimit_victim_past(place, party);
 
-    for (i = 0; i < 2 * RATELIMIT_WAYS; i++) {
-        slot = &place->bucket[i / RATELIMIT_WAYS][i % RATELIMIT_WAYS];
+    if (slot == NULL) {
+        slot = ratelimit_victim_least(place, party, &worth);
 
-        if (party->n > 1 && ratelimit_slot_in_use(party, slot)) {
-            continue;
+        /* where there is no choice, all blocks of the table are looked at */
+
+        if (worth >= RATELIMIT_REFUSED && place->active->nblocks) {
+            empty = ratelimit_slot_empty(place, party);
+
+            if (empty) {
+                return empty;
+            }
         }
 
-        if (ratelimit_slot_expires(place->active, slot) <= party->clock.now) {
-            return slot;
-        }
-
-        worth = ratelimit_slot_worth(place->active, place->segment, slot);
-
-        if (victim == NULL || worth < least) {
-            victim = slot;
-            least = worth;
-        }
+        ratelimit_table_note_eviction(place);
     }
 
-    if (victim == NULL) {
-
-        /* more limits of one request than ways: one of them loses */
-
-        victim = place->bucket[0];
+    if (ratelimit_block(place->active, slot->word)) {
+        *number = slot->word;
     }
 
-    ratelimit_table_note_eviction(place);
+    __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
 
-    return victim;
+    return slot;
 }

@@ -1,10 +1,10 @@
 
 /*
  * The inside of a table: what stands in a slot, and who has to go when a new
- * key finds none free.  For the files of the table only.
+ * key finds no room.  For the files of the table only.
  *
- * A slot's id is 54 bits of fingerprint, 4 of class, 5 of the epoch in which it
- * was used last, and one that tells that its key is being refused.  Its word
+ * A slot's id is 54 bits of fingerprint, 4 of class, one that tells that its
+ * key is being refused, and 5 of the epoch in which it was used last.  Its word
  * is a small state: 38 bits of time (ms) and 26 of count, or for a
  * sliding_window of one bucket 28 bits of the newest window's number and twice
  * 18 of count.  A larger state is in the block whose number the word is.
@@ -20,14 +20,17 @@
 #include "store/ratelimit_table.h"
 
 
+/* what is decided often is compiled for each case, see its users */
+#define ratelimit_inline             inline __attribute__((always_inline))
+
 #define RATELIMIT_WAYS               8       /* slots of a bucket */
 #define RATELIMIT_CLASSES            16
 
+#define RATELIMIT_GOLDEN             0x9e3779b97f4a7c15ULL
 #define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x3ff)
 #define RATELIMIT_CLASS_SHIFT        6
-#define RATELIMIT_EPOCH_SHIFT        1
 #define RATELIMIT_EPOCHS             32
-#define RATELIMIT_REFUSED            ((uint64_t) 1)
+#define RATELIMIT_REFUSED            ((uint64_t) RATELIMIT_EPOCHS)
 
 /* places to remember what was told, and when */
 #define RATELIMIT_TOLD               512
@@ -121,26 +124,101 @@ ratelimit_block(const ratelimit_table_t *table, uint64_t number)
 }
 
 
-static inline ratelimit_slot_t *
-ratelimit_slot_find(const ratelimit_place_t *place)
+/* all periods of a key are in one segment, so that they are one lock */
+
+static inline uint64_t
+ratelimit_slot_segment(const ratelimit_table_t *active,
+    const ratelimit_hash_t *hash)
 {
-    unsigned           i, k;
-    ratelimit_slot_t  *bucket;
+    return ((hash->hi >> 32) * active->nsegments) >> 32;
+}
 
-    for (k = 0; k < 2; k++) {
-        bucket = place->bucket[k];
 
-        for (i = 0; i < RATELIMIT_WAYS; i++) {
-            if ((__atomic_load_n(&bucket[i].id, __ATOMIC_RELAXED)
-                 ^ place->fingerprint)
-                <= ~RATELIMIT_FINGERPRINT)
-            {
-                return &bucket[i];
-            }
+/*
+ * Each period has buckets of its own in it, so that these fill evenly.  Sets
+ * all that a place needs to be looked for in the active table.
+ */
+
+static inline void
+ratelimit_slot_aim(ratelimit_table_t *active, ratelimit_place_t *place,
+    uint64_t segment, uint64_t period)
+{
+    uint32_t           n;
+    uint64_t           mix, lo, hi;
+    ratelimit_slot_t  *first;
+
+    mix = period * RATELIMIT_GOLDEN;
+    lo = place->hash.lo ^ mix;
+    hi = place->hash.hi ^ (mix >> 32);
+
+    if (lo <= ~RATELIMIT_FINGERPRINT) {
+        lo = ~RATELIMIT_FINGERPRINT + 1;
+    }
+
+    n = active->nbuckets;
+    first = active->slots + segment * n * RATELIMIT_WAYS;
+
+    place->active = active;
+    place->slot = NULL;
+    place->blocked = NULL;
+    place->evicted = 0;
+    place->fingerprint = lo & RATELIMIT_FINGERPRINT;
+    place->segment = &active->segments[segment];
+    place->bucket[0] = first + (((hi >> 16) & 0xffff) * n >> 16)
+                               * RATELIMIT_WAYS;
+    place->bucket[1] = first + ((hi & 0xffff) * n >> 16) * RATELIMIT_WAYS;
+
+    __builtin_prefetch(place->bucket[0]);
+}
+
+
+static inline void
+ratelimit_slot_place(ratelimit_table_t *active, ratelimit_place_t *place,
+    uint64_t period)
+{
+    ratelimit_slot_aim(active, place,
+                       ratelimit_slot_segment(active, &place->hash), period);
+}
+
+
+static inline ratelimit_slot_t *
+ratelimit_slot_search(ratelimit_slot_t *bucket, uint64_t fingerprint)
+{
+    unsigned  i;
+
+#pragma GCC unroll 8
+
+    for (i = 0; i < RATELIMIT_WAYS; i++) {
+        if ((__atomic_load_n(&bucket[i].id, __ATOMIC_RELAXED) ^ fingerprint)
+            <= ~RATELIMIT_FINGERPRINT)
+        {
+            return &bucket[i];
         }
     }
 
     return NULL;
+}
+
+
+static inline ratelimit_slot_t *
+ratelimit_slot_find(const ratelimit_place_t *place)
+{
+    ratelimit_slot_t  *slot;
+
+    slot = ratelimit_slot_search(place->bucket[0], place->fingerprint);
+
+    return slot ? slot : ratelimit_slot_search(place->bucket[1],
+                                               place->fingerprint);
+}
+
+
+/* whether there are blocks that were never used */
+
+static inline int
+ratelimit_block_fresh(const ratelimit_table_t *table)
+{
+    return __atomic_load_n(&table->header->fresh, __ATOMIC_RELAXED)
+           < table->nblocks;
 }
 
 
@@ -240,9 +318,8 @@ ratelimit_slot_name(ratelimit_place_t *place, uint32_t class, uint64_t refused)
 
     id = place->fingerprint
          | ((uint64_t) class << RATELIMIT_CLASS_SHIFT)
-         | (ratelimit_slot_epoch(place->active, place->segment)
-            << RATELIMIT_EPOCH_SHIFT)
-         | refused;
+         | refused
+         | ratelimit_slot_epoch(place->active, place->segment);
 
     if (place->slot->id != id) {
         __atomic_store_n(&place->slot->id, id, __ATOMIC_RELEASE);
@@ -257,18 +334,39 @@ ratelimit_slot_class(const ratelimit_slot_t *slot)
 }
 
 
-/* ratelimit_slot.c */
+/* whether another limit of the same request needs the slot */
+
+static inline int
+ratelimit_slot_in_use(const ratelimit_party_t *party,
+    const ratelimit_slot_t *slot)
+{
+    size_t  i;
+
+    for (i = 0; i < party->n; i++) {
+        if (party->places[i].slot == slot) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
 
 /*
- * What a live slot is worth, when one has to go: the less the longer ago it was
- * used; an offender that is being refused is worth more than all others.
+ * What a live slot is worth in an epoch, when one has to go: the less the
+ * longer ago it was used; an offender that is being refused is worth more than
+ * all others.
  */
-unsigned ratelimit_slot_worth(const ratelimit_table_t *table,
-    const ratelimit_segment_t *segment, const ratelimit_slot_t *slot);
 
-/* the time from which on the slot may be used as if it were empty */
-uint64_t ratelimit_slot_expires(const ratelimit_table_t *table,
-    const ratelimit_slot_t *slot);
+static inline unsigned
+ratelimit_slot_worth(const ratelimit_slot_t *slot, uint64_t epoch)
+{
+    return ((slot->id - (epoch + 1)) & (RATELIMIT_EPOCHS - 1))
+           | (slot->id & RATELIMIT_REFUSED);
+}
+
+
+/* ratelimit_slot.c */
 
 /*
  * Makes room for a new key.  The slot holds a state never seen and stays
@@ -278,14 +376,26 @@ uint64_t ratelimit_slot_expires(const ratelimit_table_t *table,
 int ratelimit_slot_reserve(ratelimit_place_t *place,
     const ratelimit_party_t *party);
 
-int ratelimit_slot_in_use(const ratelimit_party_t *party,
-    const ratelimit_slot_t *slot);
-
 /* the highest ceiling that a small state, or any state of a table, can count */
 uint64_t ratelimit_slot_small(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule);
 uint64_t ratelimit_slot_most(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule);
+
+
+/* ratelimit_victim.c */
+
+/* whether the slot may be used as if it were empty */
+int ratelimit_slot_expired(const ratelimit_table_t *table,
+    const ratelimit_slot_t *slot, uint64_t now);
+
+/* a slot of the place's buckets that has run out, or NULL */
+ratelimit_slot_t *ratelimit_victim_past(const ratelimit_place_t *place,
+    const ratelimit_party_t *party);
+
+/* the one that is worth least; if they are few it is worth more than any */
+ratelimit_slot_t *ratelimit_victim_least(const ratelimit_place_t *place,
+    const ratelimit_party_t *party, unsigned *worth);
 
 
 /* ratelimit_block.c */
@@ -299,10 +409,6 @@ uint32_t ratelimit_block_take(ratelimit_table_t *table,
 
 /* ratelimit_table.c */
 
-/* sets all that a place needs to be looked for in the active table */
-void ratelimit_table_place(ratelimit_table_t *active, ratelimit_place_t *place,
-    uint64_t period);
-
 /* the segment that a slot belongs to */
 ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot);
@@ -310,8 +416,14 @@ ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
 void ratelimit_table_note_eviction(ratelimit_place_t *place);
 
 /* the rule's class in the place's active table */
-uint32_t ratelimit_table_class_of(const ratelimit_place_t *place,
-    const ratelimit_rule_t *rule, uint32_t me);
+
+static inline uint32_t
+ratelimit_table_class_of(const ratelimit_place_t *place,
+    const ratelimit_rule_t *rule, uint32_t me)
+{
+    return place->active == place->table
+           ? rule->class : ratelimit_table_class(place->active, rule, me);
+}
 
 
 /* ratelimit_succession.c */

@@ -96,7 +96,7 @@ ratelimit_table_adopt(ratelimit_place_t *place, const ratelimit_rule_t *rule,
     for (older = place->active->older; older; older = older->older) {
         from = *place;
 
-        ratelimit_table_place(older, &from, rule->period);
+        ratelimit_slot_place(older, &from, rule->period);
 
         if (!ratelimit_trylock(&from.segment->lock, party->me)) {
             place->blocked = from.segment;
@@ -126,7 +126,7 @@ ratelimit_table_move(ratelimit_place_t *from, ratelimit_place_t *to,
 {
     ratelimit_state_t  *state, *copy;
 
-    if (ratelimit_slot_expires(from->active, from->slot) <= party->clock.now) {
+    if (ratelimit_slot_expired(from->active, from->slot, party->clock.now)) {
         return 1;
     }
 

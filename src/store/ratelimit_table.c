@@ -26,8 +26,6 @@
 /* slots for 100 blocks, in buckets of 8: up to this load no key is displaced */
 #define RATELIMIT_SLOTS_PER_100  150
 
-#define RATELIMIT_GOLDEN         0x9e3779b97f4a7c15ULL
-
 
 static int ratelimit_table_small(const ratelimit_shape_t *shape);
 static int ratelimit_table_cut(ratelimit_table_t *table, void *memory,
@@ -327,15 +325,6 @@ ratelimit_table_find_class(const ratelimit_header_t *header,
 }
 
 
-uint32_t
-ratelimit_table_class_of(const ratelimit_place_t *place,
-    const ratelimit_rule_t *rule, uint32_t me)
-{
-    return place->active == place->table
-           ? rule->class : ratelimit_table_class(place->active, rule, me);
-}
-
-
 uint64_t
 ratelimit_table_evicted(const ratelimit_table_t *table)
 {
@@ -399,46 +388,6 @@ ratelimit_table_note_eviction(ratelimit_place_t *place)
 
     (void) __atomic_fetch_add(&place->active->header->evicted, 1,
                               __ATOMIC_RELAXED);
-}
-
-
-/*
- * All periods of a key are in one segment, so that they are one lock, but in
- * buckets of their own, so that these fill evenly.
- */
-
-void
-ratelimit_table_place(ratelimit_table_t *active, ratelimit_place_t *place,
-    uint64_t period)
-{
-    uint32_t           n;
-    uint64_t           mix, lo, hi, number;
-    ratelimit_slot_t  *first;
-
-    mix = period * RATELIMIT_GOLDEN;
-    lo = place->hash.lo ^ mix;
-    hi = place->hash.hi ^ (mix >> 32);
-
-    if (lo <= ~RATELIMIT_FINGERPRINT) {
-        lo = ~RATELIMIT_FINGERPRINT + 1;
-    }
-
-    number = ((hi >> 32) * active->nsegments) >> 32;
-    n = active->nbuckets;
-
-    first = active->slots + number * n * RATELIMIT_WAYS;
-
-    place->active = active;
-    place->slot = NULL;
-    place->blocked = NULL;
-    place->evicted = 0;
-    place->fingerprint = lo & RATELIMIT_FINGERPRINT;
-    place->segment = &active->segments[number];
-    place->bucket[0] = first + (((hi >> 16) & 0xffff) * n >> 16)
-                               * RATELIMIT_WAYS;
-    place->bucket[1] = first + ((hi & 0xffff) * n >> 16) * RATELIMIT_WAYS;
-
-    __builtin_prefetch(place->bucket[0]);
 }
 
 

@@ -228,6 +228,10 @@ ratelimit_url_parse_brackets(const char *p, const char *end,
         return "the host is missing";
     }
 
+    if (url->host.len > RATELIMIT_URL_MAX_HOST) {
+        return "the host is too long";
+    }
+
     for ( /* void */ ; p < bracket; p++) {
         if (ratelimit_url_hex(*p) < 0 && *p != ':' && *p != '.') {
             return "the host is no IPv6 address";

@@ -76,7 +76,8 @@ END
 
     Load::run(%job, order => 'up');
 
-    my (undef, undef, $held) = split /\t/, (Load::run(%job, order => 'down'))[0];
+    my ($line) = Load::run(%job, order => 'down');
+    my $held = (split /\t/, $line)[2];
 
     die "limit_req displaces nothing\n" if $held == 0 || $held == KEYS;
 

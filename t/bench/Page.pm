@@ -69,11 +69,12 @@ sub text {
 Measured on $date with
 $machine.
 
-To repeat it: `make bench`; it took $minutes minutes, and writes this page. The
-machine had a load of $data->{load} when it began. Instructions, bytes and wrong
-decisions are the same on every run. Times are not: of these only the ratios
-mean anything, which are medians of rounds in which both sides ran in turn,
-without the time in which other processes had the processor.
+To repeat it: `make bench`, which installs the peers of Debian's packages and
+writes this page; it took $minutes minutes. The machine had a load of
+$data->{load} when it began. Instructions, bytes and wrong decisions are the
+same on every run. Times are not: of these only the ratios mean anything, which
+are medians of rounds in which both sides ran in turn, without the time in
+which other processes had the processor.
 
 ${\ busy($data)}Of $bounds bounds $missed are not reached.
 
@@ -100,7 +101,9 @@ $table
   Debian's Lua module for nginx, which calls a script of the same algorithm
   (`t/bench/peer`) by `lua-nginx-redis` over connections that it keeps; same
   nginx, same Redis. What is added is more than the same request costs without
-  a limit; instructions are counted with one connection.
+  a limit; instructions are counted with one connection. Requests a second are
+  by the clock on the wall, and the clients share the processors with nginx and
+  Redis. The pipelining client has nothing to do but to send the same script.
 - **accuracy**: decisions that an exact log makes otherwise, see below. A bound
   on the attacks is 2*N* - 1, which is what [algorithms.md](algorithms.md) says
   of the worst client.
@@ -223,10 +226,10 @@ admitted in any minute:
 $text
 Wrong is what an exact log, given the same requests, decides otherwise. This
 was settled after a first run, which had compared each decision with a log of
-the algorithm's own admissions (0.364 % wrong on the mixed trace) and
-missed the bound. Only clients near their limits can be decided about wrongly: so
-the figures depend on how many of these there are, more than on anything else.
-Who stays far below is never refused.
+the algorithm's own admissions (0.364 % wrong on the mixed trace) and missed
+the bound. Only clients near their limits can be decided about wrongly: so the
+figures depend on how many of these there are, more than on anything else. Who
+stays far below is never refused.
 
 ![requests in the last minute during an edge attack](edge-attack.svg)
 

@@ -19,9 +19,7 @@ use constant LIMIT => 9_999_999;
 use constant PERIOD => 10;      # seconds: windows come and go meanwhile
 use constant KEYS => 10_000;
 use constant REQUESTS => 10_000;    # to each location in each round
-use constant PIPELINE => 'build/bench/pipeline';
-use constant LUA => qw(/usr/lib/nginx/modules/ndk_http_module.so
-                       /usr/lib/nginx/modules/ngx_http_lua_module.so);
+use constant UNDER_WAY => 128;      # decisions, when Redis is to be filled
 
 # connections of clients, and how many times the requests a second at least
 
@@ -33,7 +31,7 @@ sub rows {
 
     my $redis = Server->redis;
     my $http = config($redis);
-    my $nginx = Server->nginx(http => $http, modules => [$module, LUA]);
+    my $nginx = Server->nginx(http => $http, modules => [$module, Server::LUA]);
 
     Load::fill(port => $nginx->{port}, keys => KEYS, path => paths());
 
@@ -106,33 +104,53 @@ sub row {
 }
 
 
-# decisions a second through nginx, against a client that does nothing else,
-# with as many of them under way; clients of nginx are never waited for
+# what Redis can do through nginx, against a client that does nothing else and
+# has as many decisions under way
 
 sub served {
     my ($nginx, $redis, $algorithm, $rounds) = @_;
 
-    my $depth = 128;
     my (@through, @alone);
 
     for (1 .. $rounds) {
-        my ($line) = Load::run(port => $nginx->{port}, keys => KEYS,
-                               path => "/ours/$algorithm", depth => 8,
-                               connections => $depth, requests => 20_000);
+        my ($line) = Load::run(
+            port => $nginx->{port}, path => "/ours/$algorithm", keys => KEYS,
+            pid => $redis->{worker}, requests => 2 * REQUESTS, depth => 8,
+            connections => UNDER_WAY);
 
-        push @through, (split /\t/, $line)[1];
+        my (undef, $rate, undef, $cpu) = split /\t/, $line;
 
-        my $alone = join ' ', PIPELINE, $redis->{port}, $algorithm, $depth,
-                              20_000, KEYS, $redis->{worker};
-
-        push @alone, (split /\t/, `$alone`)[0];
-
-        die PIPELINE . ": failed\n" if $?;
+        push @through, [$rate, $cpu];
+        push @alone, pipeline($redis, $algorithm);
     }
 
-    return row("$algorithm, decisions a second, $depth under way, against a "
-               . 'pipelining client', Load::median(@through),
-               Load::median(@alone), 0.7, 'least');
+    my $what = "$algorithm, ${\ UNDER_WAY} under way, against a pipelining "
+               . 'client';
+    my $median = sub { my $i = shift; Load::median(map { $_->[$i] } @_) };
+
+    return (
+        row("$what, decisions a second", $median->(0, @through),
+            $median->(0, @alone), 0.7, 'least'),
+        row("$what, Redis: ns of a decision", $median->(1, @through),
+            $median->(1, @alone)),
+    );
+}
+
+
+# decisions a second, and nanoseconds of Redis
+
+sub pipeline {
+    my ($redis, $algorithm) = @_;
+
+    my @command = ('build/bench/pipeline', $redis->{port}, $algorithm,
+                   UNDER_WAY, 2 * REQUESTS, KEYS, $redis->{worker});
+    my $line = `@command`;
+
+    die "@command: failed\n" if $?;
+
+    chomp $line;
+
+    return [split /\t/, $line];
 }
 
 
@@ -142,7 +160,7 @@ sub instructions {
     my ($http, $module) = @_;
 
     my %found = Instructions::measure(
-        http => $http, modules => [$module, LUA],
+        http => $http, modules => [$module, Server::LUA],
         path => ['/none', @{paths()}]);
 
     return map {
@@ -181,6 +199,7 @@ END
 
     return <<"END";
     lua_package_path "$folder/?.lua;;";
+    init_by_lua_block { require('access') }
 
     ratelimit_headers off;
     ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=1s;

@@ -12,11 +12,9 @@ use Load;
 use Server;
 
 use constant OURS => qw(fixed_window sliding_window);
-use constant PEERS => qw(limit_req limit_conn lua haproxy);
+use constant PEERS => qw(limit_req limit_conn lua);
 use constant FEW => 10_000;
 use constant MANY => 1_000_000;
-use constant LUA => qw(/usr/lib/nginx/modules/ndk_http_module.so
-                       /usr/lib/nginx/modules/ngx_http_lua_module.so);
 
 
 # of each store and each number of keys: rate (a share of that without a
@@ -26,13 +24,13 @@ sub measure {
     my ($module, $rounds) = @_;
 
     my $nginx = Server->nginx(http => nginx_config(),
-                              modules => [$module, LUA]);
+                              modules => [$module, Server::LUA]);
     my $haproxy = Server->haproxy(haproxy_config());
     my %found;
 
     for my $keys (FEW, MANY) {
         my %some = (
-            one($nginx, $keys, $rounds, OURS, qw(limit_req limit_conn lua)),
+            one($nginx, $keys, $rounds, OURS, PEERS),
             one($haproxy, $keys, $rounds, 'haproxy'),
         );
 
@@ -68,39 +66,63 @@ sub one {
 }
 
 
-# ours, its bytes of a key in a zone, and what the zones are
+# each store has a zone and a location for each number of keys
 
 sub nginx_config {
-    my $zones = '';
-    my $locations = '';
+    my $zones = join '', map { zones($_) } FEW, MANY;
+    my $locations = join '', map { locations($_) } FEW, MANY;
 
-    for my $keys (FEW, MANY) {
-        my $end = "zone=%s_$keys:%dk";
-        my $size = sub { sprintf $end, $_[0], 64 + $keys * $_[1] / 1000 };
+    return <<"END";
+    ratelimit_headers off;
 
-        $zones .= <<"END";
-    limit_req_zone \$http_x_k ${\ $size->('limit_req', 140)} rate=9999r/s;
-    limit_conn_zone \$http_x_k ${\ $size->('limit_conn', 140)};
-    lua_shared_dict lua_$keys ${\ int($keys * 140 / 1000 + 64)}k;
-    ratelimit_zone \$http_x_k ${\ $size->('fixed_window', 24)}
-                   rate=9999999r/h algorithm=fixed_window;
-    ratelimit_zone \$http_x_k ${\ $size->('sliding_window', 72)}
-                   rate=9999999r/h;
+$zones
+    server {
+        listen 127.0.0.1:PORT backlog=1024;
+        location = /none { empty_gif; }
+$locations
+    }
 END
+}
 
-        $locations .= join '', map { <<"END" } OURS;
+
+sub zones {
+    my ($keys) = @_;
+
+    my $key = '$http_x_k';
+    my $size = sub { sprintf '%dk', 64 + $keys * $_[0] / 1000 };
+
+    return <<"END";
+    limit_req_zone $key zone=limit_req_$keys:${\ $size->(140)} rate=9999r/s;
+    limit_conn_zone $key zone=limit_conn_$keys:${\ $size->(140)};
+    lua_shared_dict lua_$keys ${\ $size->(140)};
+
+    ratelimit_zone $key zone=fixed_window_$keys:${\ $size->(24)}
+                   rate=9999999r/h algorithm=fixed_window;
+    ratelimit_zone $key zone=sliding_window_$keys:${\ $size->(72)}
+                   rate=9999999r/h algorithm=sliding_window;
+END
+}
+
+
+sub locations {
+    my ($keys) = @_;
+
+    my $ours = join '', map { <<"END" } OURS;
         location = /$_/$keys { ratelimit zone=${_}_$keys; empty_gif; }
 END
 
-        $locations .= <<"END";
+    return <<"END";
+$ours
         location = /limit_req/$keys {
             limit_req zone=limit_req_$keys burst=9999 nodelay;
             empty_gif;
         }
+
         location = /limit_conn/$keys {
             limit_conn limit_conn_$keys 9999;
             empty_gif;
         }
+
         location = /lua/$keys {
             access_by_lua_block {
                 local key = ngx.var.http_x_k
@@ -112,18 +134,6 @@ END
             }
             empty_gif;
         }
-END
-    }
-
-    return <<"END";
-    ratelimit_headers off;
-
-$zones
-    server {
-        listen 127.0.0.1:PORT backlog=1024;
-        location = /none { empty_gif; }
-$locations
-    }
 END
 }
 

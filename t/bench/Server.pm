@@ -21,6 +21,10 @@ use Time::HiRes qw(sleep time);
 
 use constant PATIENCE => 60;    # seconds, for it may run under valgrind
 
+# what nginx has to load for Lua
+use constant LUA => map { "/usr/lib/nginx/modules/$_" }
+                        qw(ndk_http_module.so ngx_http_lua_module.so);
+
 $ENV{PATH} .= ':/usr/sbin:/sbin';
 $SIG{$_} = sub { exit 1 } for qw(HUP INT TERM);
 

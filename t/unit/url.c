@@ -378,7 +378,19 @@ url_test_long(void)
            && ratelimit_url_parse(text, len + 1, &url) != NULL,
            "a host may have %u bytes", RATELIMIT_URL_MAX_HOST);
 
+    text[8] = '[';
+    memset(text + 9, '1', RATELIMIT_URL_MAX_HOST + 1);
+    text[len + 1] = ']';
+
+    tap_ok(ratelimit_url_parse(text, len + 2, &url) == NULL, "in brackets");
+
+    text[len + 1] = '1';
+    text[len + 2] = ']';
+
+    tap_ok(ratelimit_url_parse(text, len + 3, &url) != NULL, "no more");
+
     memcpy(text, "unix:/", 6);
+    memset(text + 6, 'x', sizeof(text) - 6);
     len = 5 + RATELIMIT_URL_MAX_PATH;
 
     tap_ok(ratelimit_url_parse(text, len, &url) == NULL

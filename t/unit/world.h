@@ -23,6 +23,7 @@ typedef struct {
     ratelimit_state_t              *state;
     ratelimit_state_t              *scratch;  /* for copies */
     ratelimit_state_t              *never;    /* never seen */
+    ratelimit_state_t              *twin;     /* committed, not charged */
 
     model_t                         model;
 } world_t;
@@ -60,6 +61,7 @@ world_open(world_t *w, ratelimit_algorithm_e algorithm, uint32_t buckets)
     w->state = world_state(w->size);
     w->scratch = world_state(w->size);
     w->never = world_state(w->size);
+    w->twin = world_state(w->size);
 
     model_init(&w->model, algorithm, buckets, &w->rule);
 }
@@ -71,6 +73,7 @@ world_close(world_t *w)
     free(w->state);
     free(w->scratch);
     free(w->never);
+    free(w->twin);
 }
 
 
@@ -110,10 +113,23 @@ world_admits(const world_t *w, uint64_t later, uint64_t cost)
 }
 
 
+/* whoever has looked before could have committed instead: bit for bit */
+
 static void __attribute__((unused))
 world_charge(world_t *w, ratelimit_state_t *state, uint64_t cost)
 {
+    ratelimit_verdict_t  v;
+
+    memcpy(w->twin, state, w->size);
+    world_look(w, w->twin, 0, cost, &v);
+
+    w->algorithm->commit(&w->shape, &w->rule, w->twin, &w->clock, cost, &v);
     w->algorithm->charge(&w->shape, &w->rule, state, &w->clock, cost);
+
+    if (memcmp(w->twin, state, w->size) != 0) {
+        printf("Bail out! %s: commit is not charge\n", w->algorithm->name);
+        exit(2);
+    }
 }
 
 
