@@ -36,7 +36,7 @@ my @mutations = (
     [fixed_window => 'save(key, state, it.finish)',
         'save(key, state, it.finish - 1)'],
     [sliding_window => 'p < 9007199254740992', 'p < 90071992547409920'],
-    [sliding_window => 'behind < 2147483648', 'behind < 4294967296'],
+    [sliding_window => 'behind < range / 2', 'behind < range'],
     [sliding_window => '(gap > 0) and gap - 1 or 0', '0'],
     [sliding_window => '[2] = 65535', '[2] = 65536'],
     [sliding_window => 'now + skew, period', 'now + 2 * skew, period'],

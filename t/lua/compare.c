@@ -287,7 +287,7 @@ compare_move(compare_world_t *w)
         world.shape = limit->shape;
 
         step = world_random_step(&world, v);
-        w->clock.now += ratelimit_min(step, 4 * limit->rule.period);
+        w->clock.now += ratelimit_min(step, 3 * limit->rule.period);
     }
 
     /* a time of day, as far as Redis can tell it */

@@ -2,8 +2,9 @@
 -- Counted are the requests of the newest "buckets" sub-windows, and of the one
 -- before them the share that is still inside the period, rounded up.
 --
---   4 bytes  index of the newest sub-window, modulo 2^32
---   5 bytes  sum of all counters, unless there are only two
+--   5 bytes  index of the newest sub-window, modulo 2^40; with buckets=1 there
+--            are 4 bytes, modulo 2^32
+--   5 bytes  sum of all counters, not with buckets=1
 --   then     buckets + 1 counters of 2 or 4 bytes; that of sub-window i stands
 --            at i modulo (buckets + 1)
 --
@@ -24,12 +25,13 @@ local function sliding_window_at(time, period, buckets)
            elapsed
 end
 
--- what is only known modulo 2^32 is near
+-- an index of which only the low bits are known is near to another one
 
-local function sliding_window_near(index, low)
-    local behind = (index - low) % 4294967296
+local function sliding_window_near(index, low, ring)
+    local range = (ring == 2) and 4294967296 or 1099511627776
+    local behind = (index - low) % range
 
-    return index - ((behind < 2147483648) and behind or behind - 4294967296)
+    return index - ((behind < range / 2) and behind or behind - range)
 end
 
 -- all counters; the first one stands behind index and sum
@@ -38,7 +40,7 @@ local function sliding_window_counts(state, ring, width)
     local kind = (width == 2) and 'I2' or 'I4'
 
     return { unpack('<' .. string.rep(kind, ring), state,
-                    (ring == 2) and 5 or 10) }
+                    (ring == 2) and 5 or 11) }
 end
 
 -- counters of another width, of a rule that was changed
@@ -54,7 +56,7 @@ local function sliding_window_convert(state, ring, width)
         total = total + count
     end
 
-    return total, string.sub(state, 1, (ring == 2) and 4 or 9)
+    return total, string.sub(state, 1, (ring == 2) and 4 or 10)
                   .. table.concat(counts, '', 1, ring)
 end
 
@@ -62,32 +64,34 @@ end
 
 local function sliding_window_load(key, ring, width, index)
     local state = call('GET', key)
-    local length = state and #state - ((ring == 2) and 4 or 9)
+    local length = state and #state - ((ring == 2) and 4 or 10)
 
     if length == ring * width then
         local low, one, other
 
         if ring > 2 then
-            low, one = unpack('<I4I5', state)
-            return sliding_window_near(index, low), one, state
+            low, one = unpack('<I5I5', state)
+            return sliding_window_near(index, low, ring), one, state
         end
 
         low, one, other = unpack((width == 2) and '<I4I2I2' or '<I4I4I4',
                                  state)
-        return sliding_window_near(index, low), one + other, state
+        return sliding_window_near(index, low, ring), one + other, state
     end
 
     if length == ring * (6 - width) then
-        return sliding_window_near(index, unpack('<I4', state)),
+        local low = unpack((ring == 2) and '<I4' or '<I5', state)
+
+        return sliding_window_near(index, low, ring),
                sliding_window_convert(state, ring, width)
     end
 
-    return 0, 0, string.rep('\0', ((ring == 2) and 4 or 9) + ring * width)
+    return 0, 0, string.rep('\0', ((ring == 2) and 4 or 10) + ring * width)
 end
 
 local function sliding_window_get(state, ring, width, place)
     return (unpack(kinds[width], state,
-                   ((ring == 2) and 5 or 10) + place * width))
+                   ((ring == 2) and 5 or 11) + place * width))
 end
 
 -- the state with a count at a place, and zeros at so many before it
@@ -95,11 +99,11 @@ end
 local function sliding_window_put(it, index, total, place, count, zeros)
     local rep, sub = string.rep, string.sub
     local state, width, ring = it.state, it.width, it.ring
-    local start = (ring == 2) and 5 or 10
+    local start = (ring == 2) and 5 or 11
     local first = place - zeros
     local rest = start + (place + 1) * width
-    local head = (ring == 2) and pack('<I4', index % 4294967296)
-                              or pack('<I4I5', index % 4294967296, total)
+    local head = (ring == 2) and pack('<I4', index)
+                              or pack('<I5I5', index, total)
 
     count = pack(kinds[width], count)
 
@@ -127,7 +131,7 @@ local function sliding_window_rotate(it)
     end
 
     it.place = place
-    it.state = string.sub(it.state, 1, (ring == 2) and 4 or 9)
+    it.state = string.sub(it.state, 1, (ring == 2) and 4 or 10)
                .. table.concat(state)
 end
 
