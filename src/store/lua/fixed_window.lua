@@ -22,11 +22,7 @@ local function fixed_window_charge(it, key, cost)
     local state = pack('<I7I5', it.finish,
                        (count < 1099511627775) and count or 1099511627775)
 
-    if it.opens then
-        save(key, state, it.finish)
-    else
-        update(key, state)
-    end
+    save(key, state, it.opens and it.finish)
 end
 
 looks[0] = function(key, argument)
@@ -65,11 +61,15 @@ looks[0] = function(key, argument)
     }
 end
 
-refunds[0] = function(key, argument)
-    local cost, stamp = unpack('<I8', argument, 9), unpack('<I8', argument, 65)
-    local finish, count = fixed_window_load(key)
+if op == 'r' then
+    refunds[0] = function(key, argument)
+        local cost = unpack('<I8', argument, 9)
+        local stamp = unpack('<I8', argument, 65)
+        local finish, count = fixed_window_load(key)
 
-    if finish == stamp and count > 0 then
-        update(key, pack('<I7I5', finish, (count > cost) and count - cost or 0))
+        if finish == stamp and count > 0 then
+            count = (count > cost) and count - cost or 0
+            save(key, pack('<I7I5', finish, count))
+        end
     end
 end
