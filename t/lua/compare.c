@@ -147,7 +147,8 @@ compare_random_rule(compare_limit_t *limit)
     }
 
     rule->ceiling = random_percent(30) ? random_between(rule->capacity, most)
-                                       : rule->capacity;
+                    : random_percent(5) ? random_between(1, rule->capacity)
+                    : rule->capacity;
     rule->free = random_percent(30) ? RATELIMIT_NODELAY : random_below(5);
     rule->wait = 0;
 
@@ -286,7 +287,7 @@ compare_move(compare_world_t *w)
         world.shape = limit->shape;
 
         step = world_random_step(&world, v);
-        w->clock.now += ratelimit_min(step, 4 * limit->rule.period);
+        w->clock.now += ratelimit_min(step, 3 * limit->rule.period);
     }
 
     /* a time of day, as far as Redis can tell it */

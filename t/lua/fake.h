@@ -25,15 +25,13 @@ static const char  fake_clock[] =
     "local now, wall = tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])\n";
 
 static const char  fake_write[] =
-    "local function extend(key, expires)\n"
-    "    call('SET', 'expires:' .. key, string.format('%.0f', expires))\n"
-    "end\n"
     "local function save(key, state, expires)\n"
-    "    call('SET', key, state)\n"
-    "    extend(key, expires)\n"
-    "end\n"
-    "local function update(key, state)\n"
-    "    call('SET', key, state, 'XX')\n"
+    "    if state then\n"
+    "        call('SET', key, state)\n"
+    "    end\n"
+    "    if expires then\n"
+    "        call('SET', 'expires:' .. key, string.format('%.0f', expires))\n"
+    "    end\n"
     "end\n";
 
 

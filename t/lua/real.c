@@ -451,7 +451,7 @@ real_garbage(ratelimit_algorithm_e algorithm)
     ratelimit_item_t   item;
     ratelimit_shape_t  shape;
 
-    static const size_t  lengths[] = { 12, 9 + 22, 9 + 44, 15 + 5, 15 + 50 };
+    static const size_t  lengths[] = { 12, 10 + 22, 10 + 44, 15 + 5, 15 + 50 };
 
     bad = 0;
     endless = 0;

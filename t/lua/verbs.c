@@ -35,7 +35,7 @@ static size_t verbs_size(const ratelimit_shape_t *shape);
 static const char  verbs_script[] =
     "local verb, key, argument = ARGV[1], KEYS[1], ARGV[2]\n"
     "local number = string.byte(argument)\n"
-    "if verb == 'refund' then\n"
+    "if verb == 'r' then\n"
     "    refunds[number](key, argument)\n"
     "    return 'OK'\n"
     "end\n"
@@ -204,7 +204,7 @@ verbs_refund(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     item.cost = cost;
     item.verdict.stamp = stamp;
 
-    verbs_ask("refund", &item, clock, NULL);
+    verbs_ask("r", &item, clock, NULL);
 }
 
 

@@ -21,9 +21,9 @@ end
 -- were counted although refused do, or a state of another rule: three times
 -- 2^62 is the highest level that is told apart.
 
-local function bucket_bound(it, taken)
-    if taken > it.ceiling + 2 * it.limit then
-        local most = divide(6442450944, 2147483648, 0, it.period)
+local function bucket_bound(taken, limit, period, ceiling)
+    if taken > ceiling + 2 * limit then
+        local most = divide(6442450944, 2147483648, 0, period)
 
         most = (most < 1099511627775) and most or 1099511627775
         taken = (taken < most) and taken or most
@@ -32,51 +32,33 @@ local function bucket_bound(it, taken)
     return taken
 end
 
--- Whole periods, all but the last one, are settled: since moves forward, what
--- they returned is no longer taken.  A charge of the last period can still be
--- given back.
-
-local function bucket_fold(it, elapsed)
-    local period, limit = it.period, it.limit
-    local periods = (elapsed - elapsed % period) / period
-
-    if (it.taken - it.taken % limit) / limit < periods then
-        it.taken = 0
-        return 0
-    end
-
-    periods = periods - 1
-
-    it.taken = it.taken - periods * limit
-    it.since = it.since + periods * period
-    it.folded = true
-
-    return elapsed - periods * period
-end
-
-local function bucket_far(time)
-    return (time < 9007199254740991) and time or 9007199254740991
-end
-
 local function bucket_write(it, key, since, taken)
-    local lasts = divide_up(taken, it.period, 0, it.limit)
+    local expires = since + divide_up(taken, it.period, 0, it.limit)
 
-    save(key, pack('<I7I5', since, taken), bucket_far(since + lasts))
+    save(key, pack('<I7I5', since, taken),
+         (expires < 9007199254740991) and expires or 9007199254740991)
 end
 
 local function bucket_charge(it, key, cost)
+    local since, taken = it.since, it.taken
+
     if it.used == 0 and it.part == 0 then
 
-        if cost > 0 then
-            bucket_write(it, key, now, bucket_bound(it, cost))
+        if cost == 0 then
+            return
         end
 
-    elseif cost > 0 or it.rebase or it.folded then
-        bucket_write(it, key, it.since, bucket_bound(it, it.taken + cost))
+        since, taken = now, 0
+
+    elseif cost == 0 and not it.rebase and not it.folded then
+        return
     end
+
+    bucket_write(it, key, since, bucket_bound(taken + cost, it.limit,
+                                              it.period, it.ceiling))
 end
 
--- what had dripped back since the last request is taken again, no more
+-- What had dripped back since the last request is taken again, no more.
 
 local function bucket_punish(it, key, cost)
     if cost == 0 or it.used >= it.ceiling then
@@ -86,135 +68,143 @@ local function bucket_punish(it, key, cost)
     bucket_write(it, key, now + it.lead, it.ceiling)
 end
 
--- the bucket as it is now
+-- A cost that finds no room is allowed and delayed if there will be room within
+-- so long a wait; what is free, if that is told, delays all others.  What is
+-- taken above so many requests is excess.
 
-local function bucket_view(key, argument)
+local function bucket_look(key, argument, above, wait, free)
     local cost, limit, period, capacity, ceiling = unpack('<I8I8I8I8I8',
                                                           argument, 9)
     local since, taken = bucket_load(key)
-    local elapsed = 0
+    local used, part, lead = 0, 0, 0
+    local rebase, folded = false, false
 
-    local it = {
-        allowed = true, rebase = false, verdict = '', charge = bucket_charge,
-        punish = bucket_punish, cost = cost, limit = limit, period = period,
-        capacity = capacity, ceiling = ceiling, since = since, taken = taken,
-        used = 0, part = 0, lead = 0, folded = false
-    }
+    if taken > 0 then
+        local elapsed = 0
 
-    if taken == 0 then
-        return it
-    end
+        if since <= now then
+            elapsed = now - since
 
-    if since <= now then
-        elapsed = now - since
+        elseif since - now <= skew then
+            lead = since - now
 
-        if elapsed >= 2 * period then
-            elapsed = bucket_fold(it, elapsed)
+        else
+            -- the clock was set back: all that was taken was taken now
+            since = now
+            rebase = true
         end
 
-    elseif since - now <= skew then
-        it.lead = since - now
+        -- Whole periods, all but the last one, are settled: since moves
+        -- forward, what they returned is no longer taken.  A charge of the
+        -- last period can still be given back.
 
-    else
-        -- the clock was set back: all that was taken was taken now
-        it.since = now
-        it.rebase = true
+        if elapsed >= 2 * period then
+            local periods = (elapsed - elapsed % period) / period - 1
+
+            if (taken - taken % limit) / limit <= periods then
+                taken, elapsed = 0, 0
+
+            else
+                taken = taken - periods * limit
+                since = since + periods * period
+                elapsed = elapsed - periods * period
+                folded = true
+            end
+        end
+
+        taken = bucket_bound(taken, limit, period, ceiling)
+
+        local returned, rest = divide(elapsed, limit, 0, period)
+
+        used = taken - returned
+
+        if rest > 0 then
+            used, part = used - 1, period - rest
+        end
+
+        if used < 0 then
+            used, part = 0, 0
+        end
     end
 
-    it.taken = bucket_bound(it, it.taken)
+    -- the time until the bucket is whole, and with the cost
 
-    local returned, rest = divide(elapsed, limit, 0, period)
-    local used = it.taken - returned
+    local whole = lead + divide_up(used, period, part, limit)
+    local allowed, delay, retry = true, 0, 0
+    local after, counted, reset = used + cost, used, whole
 
-    if rest > 0 then
-        used = used - 1
-        rest = period - rest
+    if cost > ceiling then
+        allowed, retry = false, period
+
+    elseif cost > 0 and (after > ceiling or (after == ceiling and part > 0))
+    then
+        delay = lead + divide_up(after - ceiling, period, part, limit)
+
+        if delay > wait then
+            allowed, delay, retry = false, 0, delay - wait
+        end
     end
 
-    if used >= 0 then
-        it.used, it.part = used, rest
+    local flags = allowed and 1 or 0
+
+    if allowed and cost > 0 then
+        counted = after
+        reset = lead + divide_up(after, period, part, limit)
+
+        if free and free < ceiling
+           and (after > free + 1 or (after == free + 1 and part > 0))
+        then
+            delay = lead + divide_up(after - free - 1, period, part, limit)
+        end
     end
 
-    return it
-end
+    local excess = 0
 
--- the time until so many used requests have fallen to another number
-
-local function bucket_until(it, used, target)
-    used = used - target
-
-    if used < 0 or (used == 0 and it.part == 0) then
-        return 0
-    end
-
-    return it.lead + divide_up(used, it.period, it.part, it.limit)
-end
-
--- A cost that finds no room is allowed and delayed if there will be room
--- within so long a wait.  Returns delay and retry.
-
-local function bucket_admit(it, wait)
-    local cost = it.cost
-
-    if cost == 0 then
-        return 0, 0
-    end
-
-    if cost > it.ceiling then
-        it.allowed = false
-        return 0, it.period
-    end
-
-    local time = bucket_until(it, it.used + cost, it.ceiling)
-
-    if time <= wait then
-        return time, 0
-    end
-
-    it.allowed = false
-
-    return 0, time - wait
-end
-
--- What is taken above so many requests is excess.  Above the capacity a
--- request is soft, unless it may not be.
-
-local function bucket_verdict(it, above, hard, delay, retry)
-    local used, part, capacity = it.used, it.part, it.capacity
-    local after, allowed = used + it.cost, it.allowed
-    local excess, flags = 0, 0
+    above = above or capacity
 
     if after >= above then
         excess = (after - above) * 1000
 
         if part > 0 then
-            excess = excess + divide(part, 1000, 0, it.period)
+            excess = excess + divide(part, 1000, 0, period)
         end
     end
 
     -- a request that has not returned altogether is a used one
 
-    local whole = (part > 0) and 1 or 0
-    local counted = (allowed and after or used) + whole
+    counted = (part > 0) and counted + 1 or counted
 
-    if allowed then
-        flags = (counted > capacity and not hard) and 3 or 1
+    -- who waits for a token of a hard limit does not go above it
+
+    if allowed and counted > capacity
+       and (free or delay == 0 or ceiling > capacity)
+    then
+        flags = 3
     end
 
-    it.verdict = pack('<I8I8I8I8I8I8I8', it.rebase and flags + 4 or flags,
-        (capacity > counted) and capacity - counted or 0,
-        bucket_far(bucket_until(it, allowed and after or used, 0)),
-        bucket_far(retry), bucket_far(delay), bucket_far(excess),
-        bucket_far(now + it.lead + divide_up(used, it.period, part, it.limit)))
+    local most = 9007199254740991
+    local stamp = now + whole
 
-    return it
+    return {
+        allowed = allowed, rebase = rebase, charge = bucket_charge,
+        punish = bucket_punish, cost = cost, limit = limit, period = period,
+        ceiling = ceiling, since = since, taken = taken, used = used,
+        part = part, lead = lead, folded = folded,
+        verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
+                       (capacity > counted) and capacity - counted or 0,
+                       (reset < most) and reset or most,
+                       (retry < most) and retry or most,
+                       (delay < most) and delay or most,
+                       (excess < most) and excess or most,
+                       (stamp < most) and stamp or most)
+    }
 end
 
 -- What has dripped back meanwhile would have been lost had the charge not been
 -- there: all that dripped after the bucket would have been whole, which is
 -- what the stamp says.  That much is not given back a second time.
 
-local function bucket_refund(key, argument)
+local bucket_refund = (op == 'r') and function(key, argument)
     local cost, limit, period, _, ceiling = unpack('<I8I8I8I8I8', argument, 9)
     local stamp = unpack('<I8', argument, 65)
     local since, taken = bucket_load(key)

@@ -8,13 +8,7 @@
 -- Returns the verdicts, see ratelimit_script.c.
 
 local byte = string.byte
-local op, n = ARGV[1], #KEYS
-
-local function look(i)
-    local argument = ARGV[i + 1]
-
-    return looks[byte(argument)](KEYS[i], argument)
-end
+local n = #KEYS
 
 if op == 'r' then
     for i = 1, n do
@@ -27,7 +21,7 @@ if op == 'r' then
 end
 
 if op == 'c' and n == 1 then
-    local it = look(1)
+    local it = looks[byte(ARGV[2])](KEYS[1], ARGV[2])
 
     if it.allowed then
         it:charge(KEYS[1], it.cost)
@@ -37,6 +31,12 @@ if op == 'c' and n == 1 then
     if not it.rebase and byte(ARGV[2], 4) == 0 then
         return it.verdict
     end
+end
+
+local function look(i)
+    local argument = ARGV[i + 1]
+
+    return looks[byte(argument)](KEYS[i], argument)
 end
 
 local items, verdicts, allowed = {}, {}, (op == 'c')

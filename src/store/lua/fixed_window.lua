@@ -3,16 +3,6 @@
 --   7 bytes  end of the window
 --   5 bytes  requests in it
 
-local function fixed_window_load(key)
-    local state = call('GET', key)
-
-    if state and #state == 12 then
-        return unpack('<I7I5', state)
-    end
-
-    return 0, 0
-end
-
 local function fixed_window_charge(it, key, cost)
     if cost == 0 and not it.rebase then
         return
@@ -22,17 +12,17 @@ local function fixed_window_charge(it, key, cost)
     local state = pack('<I7I5', it.finish,
                        (count < 1099511627775) and count or 1099511627775)
 
-    if it.opens then
-        save(key, state, it.finish)
-    else
-        update(key, state)
-    end
+    save(key, state, it.opens and it.finish)
 end
 
 looks[0] = function(key, argument)
     local cost, limit, period, _, ceiling = unpack('<I8I8I8I8I8', argument, 9)
-    local finish, count = fixed_window_load(key)
-    local opens, rebase = false, false
+    local state = call('GET', key)
+    local finish, count, opens, rebase = 0, 0, false, false
+
+    if state and #state == 12 then
+        finish, count = unpack('<I7I5', state)
+    end
 
     if finish <= now then
         finish, count = now + period - wall % period, 0
@@ -65,11 +55,21 @@ looks[0] = function(key, argument)
     }
 end
 
-refunds[0] = function(key, argument)
-    local cost, stamp = unpack('<I8', argument, 9), unpack('<I8', argument, 65)
-    local finish, count = fixed_window_load(key)
+if op == 'r' then
+    refunds[0] = function(key, argument)
+        local cost = unpack('<I8', argument, 9)
+        local stamp = unpack('<I8', argument, 65)
+        local state = call('GET', key)
 
-    if finish == stamp and count > 0 then
-        update(key, pack('<I7I5', finish, (count > cost) and count - cost or 0))
+        if not state or #state ~= 12 then
+            return
+        end
+
+        local finish, count = unpack('<I7I5', state)
+
+        if finish == stamp and count > 0 then
+            count = (count > cost) and count - cost or 0
+            save(key, pack('<I7I5', finish, count))
+        end
     end
 end

@@ -3,18 +3,7 @@
 -- the rate, except for the first few that are free.
 
 looks[4] = function(key, argument)
-    local it = bucket_view(key, argument)
-    local delay, retry = bucket_admit(it, 0)
-    local free = unpack('<I8', argument, 49)
-
-    -- an admitted level never exceeds the ceiling, so there is no delay if so
-    -- many are free; a request that costs nothing does not queue
-
-    if it.allowed and it.cost > 0 and free < it.ceiling then
-        delay = bucket_until(it, it.used + it.cost, free + 1)
-    end
-
-    return bucket_verdict(it, 1, false, delay, retry)
+    return bucket_look(key, argument, 1, 0, (unpack('<I8', argument, 49)))
 end
 
 refunds[4] = bucket_refund

@@ -8,10 +8,11 @@
 --            allowed, rebase and the verdict; with what charge needs, which
 --            counts a cost, whatever look said; and punish, if a cost that was
 --            refused is counted otherwise
---   refunds  gives back what was charged
+--   refunds  gives back what was charged; these are there only if they are
+--            needed, since Redis makes all functions anew for each call
 
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
-local looks, refunds = {}, {}
+local op, looks, refunds = ARGV[1], {}, {}
 
 -- a state that lies further in the future means that the clock was set back
 

@@ -265,7 +265,7 @@ local function sliding_log_charge(it, key, cost)
 
     if sliding_log_fits(it, cost, ticks - it.base) then
         sliding_log_write(it, added, cost)
-        extend(key, time + period)
+        save(key, nil, time + period)
     else
         sliding_log_rewrite(it, sliding_log_slice(it, it.n, 1), added,
                             time + period)
@@ -322,36 +322,38 @@ looks[2] = function(key, argument)
     return it
 end
 
-refunds[2] = function(key, argument)
-    local it = sliding_log_load(key, argument)
-    local stamp = sliding_log_round((unpack('<I8', argument, 65)), it.tick)
-    local age = (it.base - stamp / it.tick) % 1099511627776
-    local later = sliding_log_younger(it, age)
-    local found = 0
+if op == 'r' then
+    refunds[2] = function(key, argument)
+        local it = sliding_log_load(key, argument)
+        local stamp = sliding_log_round((unpack('<I8', argument, 65)), it.tick)
+        local age = (it.base - stamp / it.tick) % 1099511627776
+        local later = sliding_log_younger(it, age)
+        local found = 0
 
-    while found < it.cost and later + found < it.n
-          and sliding_log_age(it, later + found + 1) == age
-    do
-        found = found + 1
+        while found < it.cost and later + found < it.n
+              and sliding_log_age(it, later + found + 1) == age
+        do
+            found = found + 1
+        end
+
+        if found == 0 then
+            return
+        end
+
+        local times = sliding_log_slice(it, it.n, later + found + 1)
+                      .. sliding_log_slice(it, later, 1)
+
+        if times == '' and not it.lossy then
+            call('DEL', key)
+            return
+        end
+
+        -- in the place of all that were overwritten: one that counts no more
+
+        if times == '' then
+            times = pack('<I5', it.base - 549755813887)
+        end
+
+        save(key, sliding_log_pack(it, times, it.places))
     end
-
-    if found == 0 then
-        return
-    end
-
-    local times = sliding_log_slice(it, it.n, later + found + 1)
-                  .. sliding_log_slice(it, later, 1)
-
-    if times == '' and not it.lossy then
-        call('DEL', key)
-        return
-    end
-
-    -- in the place of all that were overwritten: one that counts no more
-
-    if times == '' then
-        times = pack('<I5', it.base - 549755813887)
-    end
-
-    update(key, sliding_log_pack(it, times, it.places))
 end

@@ -2,8 +2,9 @@
 -- Counted are the requests of the newest "buckets" sub-windows, and of the one
 -- before them the share that is still inside the period, rounded up.
 --
---   4 bytes  index of the newest sub-window, modulo 2^32
---   5 bytes  sum of all counters, unless there are only two
+--   5 bytes  index of the newest sub-window, modulo 2^40; with buckets=1 there
+--            are 4 bytes, modulo 2^32
+--   5 bytes  sum of all counters, not with buckets=1
 --   then     buckets + 1 counters of 2 or 4 bytes; that of sub-window i stands
 --            at i modulo (buckets + 1)
 --
@@ -24,70 +25,59 @@ local function sliding_window_at(time, period, buckets)
            elapsed
 end
 
--- what is only known modulo 2^32 is near
+-- an index of which only the low bits are known is near to another one
 
-local function sliding_window_near(index, low)
-    local behind = (index - low) % 4294967296
+local function sliding_window_near(index, low, ring)
+    local range = (ring == 2) and 4294967296 or 1099511627776
+    local behind = (index - low) % range
 
-    return index - ((behind < 2147483648) and behind or behind - 4294967296)
-end
-
--- all counters; the first one stands behind index and sum
-
-local function sliding_window_counts(state, ring, width)
-    local kind = (width == 2) and 'I2' or 'I4'
-
-    return { unpack('<' .. string.rep(kind, ring), state,
-                    (ring == 2) and 5 or 10) }
-end
-
--- counters of another width, of a rule that was changed
-
-local function sliding_window_convert(state, ring, width)
-    local counts = sliding_window_counts(state, ring, 6 - width)
-    local total = 0
-
-    for i = 1, ring do
-        local count = (counts[i] < most[width]) and counts[i] or most[width]
-
-        counts[i] = pack(kinds[width], count)
-        total = total + count
-    end
-
-    return total, string.sub(state, 1, (ring == 2) and 4 or 9)
-                  .. table.concat(counts, '', 1, ring)
+    return index - ((behind < range / 2) and behind or behind - range)
 end
 
 -- the newest index, if the current one is that; the sum; and the state
 
 local function sliding_window_load(key, ring, width, index)
     local state = call('GET', key)
-    local length = state and #state - ((ring == 2) and 4 or 9)
+    local length = state and #state - ((ring == 2) and 4 or 10)
 
     if length == ring * width then
         local low, one, other
 
         if ring > 2 then
-            low, one = unpack('<I4I5', state)
-            return sliding_window_near(index, low), one, state
+            low, one = unpack('<I5I5', state)
+            return sliding_window_near(index, low, ring), one, state
         end
 
         low, one, other = unpack((width == 2) and '<I4I2I2' or '<I4I4I4',
                                  state)
-        return sliding_window_near(index, low), one + other, state
+        return sliding_window_near(index, low, ring), one + other, state
     end
 
     if length == ring * (6 - width) then
-        return sliding_window_near(index, unpack('<I4', state)),
-               sliding_window_convert(state, ring, width)
+        -- counters of another width, of a rule that was changed
+
+        local low = unpack((ring == 2) and '<I4' or '<I5', state)
+        local start, total = (ring == 2) and 4 or 10, 0
+        local counts = { unpack('<' .. string.rep((width == 2) and 'I4' or 'I2',
+                                                  ring), state, start + 1) }
+        for i = 1, ring do
+            local count = (counts[i] < most[width]) and counts[i]
+                                                    or most[width]
+            counts[i] = pack(kinds[width], count)
+            total = total + count
+        end
+
+        return sliding_window_near(index, low, ring), total,
+               string.sub(state, 1, start)
+               .. table.concat(counts, '', 1, ring)
     end
 
-    return 0, 0, string.rep('\0', ((ring == 2) and 4 or 9) + ring * width)
+    return 0, 0, string.rep('\0', ((ring == 2) and 4 or 10) + ring * width)
 end
 
 local function sliding_window_get(state, ring, width, place)
     return (unpack(kinds[width], state,
-                   ((ring == 2) and 5 or 10) + place * width))
+                   ((ring == 2) and 5 or 11) + place * width))
 end
 
 -- the state with a count at a place, and zeros at so many before it
@@ -95,11 +85,11 @@ end
 local function sliding_window_put(it, index, total, place, count, zeros)
     local rep, sub = string.rep, string.sub
     local state, width, ring = it.state, it.width, it.ring
-    local start = (ring == 2) and 5 or 10
+    local start = (ring == 2) and 5 or 11
     local first = place - zeros
     local rest = start + (place + 1) * width
-    local head = (ring == 2) and pack('<I4', index % 4294967296)
-                              or pack('<I4I5', index % 4294967296, total)
+    local head = (ring == 2) and pack('<I4', index)
+                              or pack('<I5I5', index, total)
 
     count = pack(kinds[width], count)
 
@@ -113,37 +103,34 @@ local function sliding_window_put(it, index, total, place, count, zeros)
            .. rep('\0', -first * width)
 end
 
--- puts each counter where it belongs when the newest index is another one
-
-local function sliding_window_rotate(it)
-    local ring, width = it.ring, it.width
-    local counts = sliding_window_counts(it.state, ring, width)
-    local place = it.index % ring
-    local state = {}
-
-    for i = 0, ring - 1 do
-        state[(place - i) % ring + 1]
-            = pack(kinds[width], counts[(it.place - i) % ring + 1])
-    end
-
-    it.place = place
-    it.state = string.sub(it.state, 1, (ring == 2) and 4 or 9)
-               .. table.concat(state)
-end
-
 local function sliding_window_charge(it, key, cost)
+    local width, place, gap, ring = it.width, it.place, it.gap, it.ring
+    local before = 0
+
     if it.rebase then
-        sliding_window_rotate(it)
+
+        -- each counter moves to where it belongs by the current index
+
+        local counts = {}
+
+        place = it.index % ring
+
+        for i = 0, ring - 1 do
+            counts[(place - i) % ring + 1]
+                = pack(kinds[width],
+                       sliding_window_get(it.state, ring, width,
+                                          (it.place - i) % ring))
+        end
+
+        it.state = string.sub(it.state, 1, (ring == 2) and 4 or 10)
+                   .. table.concat(counts)
 
     elseif cost == 0 then
         return
     end
 
-    local width, place, gap = it.width, it.place, it.gap
-    local before = 0
-
     if gap == 0 then
-        before = sliding_window_get(it.state, it.ring, width, place)
+        before = sliding_window_get(it.state, ring, width, place)
     end
 
     local count = before + cost
@@ -155,11 +142,11 @@ local function sliding_window_charge(it, key, cost)
     local state = sliding_window_put(it, it.index, it.total - before + count,
                                      place, count, (gap > 0) and gap - 1 or 0)
 
-    if gap == 0 and it.total > 0 and not it.rebase then
-        update(key, state)
-    else
-        save(key, state, now + it.lasts)
-    end
+    -- in the same sub-window it lasts as long as before
+
+    local same = (gap == 0 and it.total > 0 and not it.rebase)
+
+    save(key, state, not same and now + it.lasts)
 end
 
 -- units as a time, rounded up
@@ -170,43 +157,21 @@ local function sliding_window_time(units, buckets)
     return (units - part) / buckets + ((part > 0) and 1 or 0)
 end
 
--- the units until no more than room is used: looks into the sub-windows to
--- come, in each of which the share of the oldest one falls steadily
-
-local function sliding_window_retry(it, counts, period, room)
-    local units, distance = 0, it.ring - 1
-    local full, old = it.total - it.old, it.old
-
-    while full > room and distance > 0 do
-        distance = distance - 1
-        units = units + period
-        old = 0
-
-        if distance >= it.gap then
-            old = counts[(it.place - distance) % it.ring + 1]
-            full = full - old
-        end
-    end
-
-    room = (room > full) and room - full or 0
-
-    if old > room then
-        units = units + period - divide(room, period, 0, old)
-    end
-
-    return units
-end
-
--- how long the newest request that counts still does, and when there is room
+-- how long the newest request that counts still does, and when there is no more
+-- used than room: looks into the sub-windows to come, in each of which the
+-- share of the oldest one falls steadily
 
 local function sliding_window_wait(it, ahead, period, room)
-    local ring = it.ring
-    local counts = sliding_window_counts(it.state, ring, it.width)
-    local reset, retry = 0, 0
+    local ring, gap, place = it.ring, it.gap, it.place
+    local counts = { unpack('<' .. string.rep((it.width == 2) and 'I2' or 'I4',
+                                              ring), it.state,
+                            (ring == 2) and 5 or 11) }
+    local full, old = it.total - it.old, it.old
+    local units, distance, reset = ahead, ring - 1, 0
 
-    for distance = it.gap, ring - 1 do
-        if counts[(it.place - distance) % ring + 1] > 0 then
-            reset = sliding_window_time(ahead + (ring - distance) * period,
+    for back = gap, ring - 1 do
+        if counts[(place - back) % ring + 1] > 0 then
+            reset = sliding_window_time(ahead + (ring - back) * period,
                                         ring - 1)
             break
         end
@@ -220,9 +185,24 @@ local function sliding_window_wait(it, ahead, period, room)
         return reset, period
     end
 
-    retry = ahead + sliding_window_retry(it, counts, period, room)
+    while full > room and distance > 0 do
+        distance = distance - 1
+        units = units + period
+        old = 0
 
-    return reset, sliding_window_time(retry, ring - 1)
+        if distance >= gap then
+            old = counts[(place - distance) % ring + 1]
+            full = full - old
+        end
+    end
+
+    room = (room > full) and room - full or 0
+
+    if old > room then
+        units = units + period - divide(room, period, 0, old)
+    end
+
+    return reset, sliding_window_time(units, ring - 1)
 end
 
 looks[1] = function(key, argument)
@@ -292,24 +272,26 @@ looks[1] = function(key, argument)
     return it
 end
 
-refunds[1] = function(key, argument)
-    local _, buckets, width, cost, __, period = unpack('<BBBxxxxxI8I8I8',
-                                                       argument)
-    local stamp = unpack('<I8', argument, 65)
-    local ring = buckets + 1
-    local index, total, state
-        = sliding_window_load(key, ring, width,
-                              (sliding_window_at(now, period, buckets)))
+if op == 'r' then
+    refunds[1] = function(key, argument)
+        local _, buckets, width, cost, __, period
+            = unpack('<BBBxxxxxI8I8I8', argument)
+        local stamp = unpack('<I8', argument, 65)
+        local ring = buckets + 1
+        local index, total, state
+            = sliding_window_load(key, ring, width,
+                                  (sliding_window_at(now, period, buckets)))
 
-    if total == 0 or stamp > index or index - stamp > buckets then
-        return
+        if total == 0 or stamp > index or index - stamp > buckets then
+            return
+        end
+
+        local place = stamp % ring
+        local before = sliding_window_get(state, ring, width, place)
+        local count = (before > cost) and before - cost or 0
+        local it = { state = state, ring = ring, width = width }
+
+        save(key, sliding_window_put(it, index, total - before + count, place,
+                                     count, 0))
     end
-
-    local place = stamp % ring
-    local before = sliding_window_get(state, ring, width, place)
-    local count = (before > cost) and before - cost or 0
-    local it = { state = state, ring = ring, width = width }
-
-    update(key, sliding_window_put(it, index, total - before + count, place,
-                                   count, 0))
 end

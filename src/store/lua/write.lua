@@ -1,17 +1,18 @@
--- The only ways by which a state is written: always with its expiry, which is
--- the time from which on it equals one never seen, up to a millisecond.
+-- The only way by which a state is written: always with its expiry, which is the
+-- time from which on it equals one never seen, up to a millisecond.  Without
+-- one it lasts as long as before; without a state, the state stays.
 
 local function save(key, state, expires)
-    call('SET', key, state, 'PXAT',
-         string.format('%d', (expires + 999) / 1000))
-end
+    if not expires then
+        call('SET', key, state, 'KEEPTTL')
+        return
+    end
 
-local function extend(key, expires)
-    call('PEXPIREAT', key, string.format('%d', (expires + 999) / 1000))
-end
+    expires = string.format('%d', (expires + 999) / 1000)
 
--- what lasts no longer than before
-
-local function update(key, state)
-    call('SET', key, state, 'KEEPTTL')
+    if state then
+        call('SET', key, state, 'PXAT', expires)
+    else
+        call('PEXPIREAT', key, expires)
+    end
 end

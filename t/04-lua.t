@@ -1,0 +1,192 @@
+#!/usr/bin/perl
+
+# The scripts for Redis give the verdicts of the core: on the tables of
+# t/vectors/, on random requests with a clock that is set by hand, and with
+# Redis' own clock, where states expire.  All in a real Redis.
+#
+# The environment's SEED has a random run again, STEPS makes it longer.
+
+use strict;
+use warnings;
+
+use File::Path qw(make_path);
+use Test::More;
+
+use lib 't/lib';
+use RedisServer;
+
+my $out = 'build/lua';
+my $cc = $ENV{CC} || 'gcc';
+my $steps = $ENV{STEPS} || 100_000;
+my $seed = $ENV{SEED} || 20;
+
+my @flags = (qw(-std=gnu99 -g -O1 -Wall -Wextra -Werror -Isrc -It/lua -It/unit),
+             "-I$out");
+
+# a change of a script that must be noticed: by whom, what, and what instead
+
+my @mutations = (
+    [fixed_window => 'finish - now > period + skew', 'finish - now > period'],
+    [fixed_window => 'finish <= now then', 'finish < now then'],
+    [fixed_window => 'true, count > 0', 'true, false'],
+    [fixed_window => '(after - limit) * 1000', '(after - limit) * 999'],
+    [fixed_window => 'after <= limit and after <= ceiling',
+        'after <= limit'],
+    [fixed_window => 'finish == stamp', 'finish >= stamp'],
+    [fixed_window => 'it.opens and it.finish', 'it.opens and it.finish - 1'],
+    [sliding_window => 'p < 9007199254740992', 'p < 90071992547409920'],
+    [sliding_window => 'behind < range / 2', 'behind < range'],
+    [sliding_window => '(gap > 0) and gap - 1 or 0', '0'],
+    [sliding_window => '[2] = 65535', '[2] = 65536'],
+    [sliding_window => 'now + skew, period', 'now + 2 * skew, period'],
+    [sliding_window => 'total - old + divide_up', 'total - old + divide'],
+    [sliding_window => 'index - stamp > buckets', 'index - stamp >= buckets'],
+    [sliding_window => 'place = it.index % ring', ''],
+    [sliding_window => 'it.total > 0 and not it.rebase', 'it.total > 0'],
+    [sliding_window => 'units + period - divide', 'units + period - 1 - divide'],
+    [sliding_log => 'it.tick >= it.period + skew', 'it.tick >= 0'],
+    [sliding_log => 'places >= it.ring then', 'true then'],
+    [sliding_log => 'period < 549755813888', 'period <= 549757000000'],
+    [sliding_log => 'ceiling - cost + 1)', 'ceiling - cost)'],
+    [sliding_log => "'GETRANGE', key, '0', '14'", "'GETRANGE', key, '1', '15'"],
+    [sliding_log => "'SETRANGE', key, '15'", "'SETRANGE', key, '10'"],
+    [sliding_log => '== age', '>= age'],
+    [token_bucket => 'elapsed >= 2 * period', 'elapsed >= 3 * period'],
+    [token_bucket => 'since - now <= skew', 'since - now < skew'],
+    [token_bucket => 'it.used >= it.ceiling', 'it.used > it.ceiling'],
+    [token_bucket => 'ceiling > capacity', 'true'],
+    [token_bucket => 'while r >= d do', 'while false do'],
+    [token_bucket => 'while r < 0 do', 'while false do'],
+    [token_bucket => '- q1 * d0 - q0 * d1))', '- q1 * d0 - q0 * d1 + 1))'],
+    [token_bucket => 'since + lost < now', 'since + lost > now'],
+    [token_bucket => '(part > 0) and counted', '(part > 1) and counted'],
+    [leaky_bucket => 'after - free - 1', 'after - free'],
+    [leaky_bucket => 'after == free + 1', 'after == free'],
+    [leaky_bucket => 'after >= above', 'after > above'],
+    [leaky_bucket => 'not it.rebase and not', 'not'],
+    [mixed => "== KEYS[i] then\nreturn look", "== 0 then\nreturn look"],
+    [mixed => 'allowed = allowed and it.allowed', 'allowed = it.allowed'],
+    [mixed => 'elseif it.rebase then', 'elseif false then'],
+    [mixed => "verdicts[i] = look(i).verdict\n", "\n"],
+);
+
+my $redis = RedisServer->start;
+
+BAIL_OUT('the programs do not build') if !build();
+
+subtest vectors => sub { relay({ RATELIMIT_REDIS => $redis->{path} },
+                               "$out/vectors") };
+
+subtest random => sub { relay({}, "$out/compare", $redis->{path}, $steps,
+                              $seed) };
+
+subtest real => sub { relay({}, "$out/real", $redis->{path}, $seed) };
+
+subtest mutations => sub {
+    for my $mutation (@mutations) {
+        my ($algorithm, $from, $to) = @$mutation;
+        my $name = "$algorithm: $from => $to" =~ s/\n/ /gr;
+        my ($rc, $text) = mutant($algorithm, "$from=>$to");
+
+        like($text, qr/^not ok/m, $name) or diag($text);
+        is($rc, 1, 'by a verdict') or diag($text);
+    }
+};
+
+done_testing();
+
+
+sub mutant {
+    my ($algorithm, $mutation) = @_;
+
+    local $ENV{MUTATE} = $mutation;
+
+    my $text = `$out/compare $redis->{path} 60000 $seed $algorithm 2>&1`;
+
+    return ($? >> 8 || $?, $text);
+}
+
+
+# vectors is that of t/unit/, with the scripts in the place of the core
+
+sub build {
+    my @core = (glob('src/core/*.c'), 'src/store/ratelimit_script.c');
+    my @objects;
+
+    make_path("$out/store");
+
+    return if !command("src/store/lua/embed > $out/store/ratelimit_lua.h");
+
+    for my $source (@core) {
+        my $object = "$out/" . ($source =~ s{.*/|\.c$}{}gr) . '.o';
+
+        return if !command($cc, @flags, '-c', '-o', $object, $source);
+
+        push @objects, $object;
+    }
+
+    my %programs = (
+        compare => ['t/lua/compare.c'],
+        real => ['t/lua/real.c'],
+        vectors => ["$out/vectors.o", 't/lua/verbs.c'],
+    );
+
+    return if !command($cc, @flags, '-Dratelimit_algorithms=lua_algorithms',
+                       '-c', '-o', "$out/vectors.o", 't/unit/vectors.c');
+
+    for my $name (sort keys %programs) {
+        return if !command($cc, @flags, '-o', "$out/$name",
+                           @{$programs{$name}}, @objects, '-lhiredis');
+    }
+
+    return 1;
+}
+
+
+# every result of the program becomes one of ours
+
+sub relay {
+    my ($env, @command) = @_;
+
+    my $plan;
+    my $seen = 0;
+
+    local @ENV{keys %$env} = values %$env;
+
+    open(my $fh, '-|', "@command 2>&1") or return fail("@command: $!");
+
+    while (my $line = <$fh>) {
+        chomp $line;
+
+        if ($line =~ /^(not )?ok \d+(?: - (.*))?$/) {
+            ok(!$1, $2);
+            $seen++;
+
+        } elsif ($line =~ /^1\.\.(\d+)$/) {
+            $plan = $1;
+
+        } elsif ($line =~ /^# (.*)/) {
+            note($1);
+
+        } else {
+            diag($line);
+        }
+    }
+
+    close($fh);
+
+    is($?, 0, 'ends well');
+    is($plan, $seen, 'runs all that it planned');
+}
+
+
+sub command {
+    my $command = join ' ', @_, '2>&1';
+    my $text = `$command`;
+
+    return 1 if $? == 0;
+
+    diag("$command\n$text");
+
+    return 0;
+}

@@ -1,0 +1,88 @@
+#!/usr/bin/perl
+
+# What a key costs Redis, its name and its expiry included: used_memory over
+# many keys of 16 bytes that were all charged by the scripts.
+
+use strict;
+use warnings;
+
+use File::Path qw(make_path);
+use Test::More;
+
+use lib 't/lib';
+use RedisServer;
+
+my $out = 'build/lua';
+my $cc = $ENV{CC} || 'gcc';
+my $keys = 125_000;
+
+# algorithm, buckets, limit, in how many requests; bytes of a key at most
+
+my @budgets = (
+    [fixed_window => 1, 1000, 1, 165],
+    [token_bucket => 1, 1000, 1, 165],
+    [leaky_bucket => 1, 1000, 1, 165],
+    [sliding_window => 1, 1000, 1, 165],
+    [sliding_window => 1, 100_000, 1, 165],
+    [sliding_window => 60, 1000, 1, 320],
+    [sliding_log => 1, 500, 2, 3500],
+);
+
+BAIL_OUT('the program does not build') if !build();
+
+for my $budget (@budgets) {
+    my ($algorithm, $buckets, $limit, $requests, $most) = @$budget;
+    my $name = "$algorithm, buckets=$buckets, limit=$limit";
+
+    my $redis = RedisServer->start;
+    my $before = used_memory($redis);
+    my $text = `$out/fill $redis->{path} $keys $algorithm $buckets $limit \\
+                $requests 2>&1`;
+
+    is($text, "0\n", "$name: all are admitted");
+    is($redis->call('DBSIZE'), $keys, 'all are there');
+    is(persistent($redis), 0, 'all will go');
+
+    my $bytes = sprintf('%.1f', (used_memory($redis) - $before) / $keys);
+
+    cmp_ok($bytes, '>', 100, 'they need memory');
+    cmp_ok($bytes, '<=', $most, "$bytes of $most bytes");
+}
+
+done_testing();
+
+
+sub used_memory {
+    my ($redis) = @_;
+
+    return $redis->call('INFO', 'memory') =~ /^used_memory:(\d+)/m && $1;
+}
+
+
+sub persistent {
+    my ($redis) = @_;
+
+    my ($have, $expire) = $redis->call('INFO', 'keyspace')
+        =~ /keys=(\d+),expires=(\d+)/;
+
+    return $have - $expire;
+}
+
+
+sub build {
+    my @core = (glob('src/core/*.c'), 'src/store/ratelimit_script.c');
+
+    make_path("$out/store");
+
+    my $command = "src/store/lua/embed > $out/store/ratelimit_lua.h"
+        . " && $cc -std=gnu99 -g -O1 -Wall -Wextra -Werror -Isrc -It/lua"
+        . " -It/unit -I$out -o $out/fill t/lua/fill.c @core -lhiredis 2>&1";
+
+    my $text = `$command`;
+
+    return 1 if $? == 0;
+
+    diag($text);
+
+    return 0;
+}
