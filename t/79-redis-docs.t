@@ -36,6 +36,7 @@ BAIL_OUT("the page has no section \"@missing\"") if @missing;
 subtest 'the checks can fail' => \&self_test;
 subtest 'commands' => \&commands;
 subtest 'a log' => \&ages;
+subtest 'one bucket' => \&one_bucket;
 subtest 'a user' => \&user;
 subtest 'settings of the server' => \&settings;
 subtest 'names' => \&names;
@@ -169,6 +170,25 @@ sub ages {
     is_deeply(\@ages, [sort { $a <=> $b } @ages], 'in their order');
     cmp_ok($ages[-1], '<=', (time - $before + 1) * 1e6, 'and in microseconds');
     cmp_ok($ages[-1], '>=', 20, 'not of another unit');
+}
+
+
+# is to be read in another way
+
+sub one_bucket {
+    my $section = $section{'Looking at a counter'};
+    my ($format) = $section->{body} =~ /to be read as `('\S+')`/;
+    my $gateway = gateway("ratelimit_redis main redis://127.0.0.1:6379;\n"
+        . "ratelimit_zone \$arg_k zone=key:1m redis=main buckets=1 rate=9r/d;\n"
+        . Gateway->server('/' => 'ratelimit zone=key;'));
+    my $shell = shell($gateway, grep { /^counter\(\)/m } @{$section->{sh}});
+    my $day = int(time / 86_400);
+
+    backends($gateway, ('/?k=a') x 3);
+
+    is(join(' ', $shell->output("counter 'ratelimit:{a}:key::86400w1' $format"
+                                . ' | cat')),
+       join(' ', $day, $day % 2 ? (0, 3) : (3, 0)), 'number and counters');
 }
 
 
