@@ -130,7 +130,7 @@ sub near {
             my ($field, $got) = $line =~ $kind or next;
             my ($same, $shown) = $other =~ $kind or next;
 
-            $line = $other if $same eq $field && alike($kind, $got, $shown);
+            $line = $other if $same eq $field && alike($field, $got, $shown);
         }
 
         $line;
@@ -138,21 +138,23 @@ sub near {
 }
 
 
-# Numbers of Redis may be times, in microseconds, or of sub-windows of 6
-# seconds, or milliseconds; whatever is small is a count.
+# Numbers of Redis may be times in microseconds, also such that come within a
+# day, or the number of a sub-window of 360 seconds, or milliseconds to go; what
+# is small is a count.
 
 sub alike {
-    my ($kind, $got, $shown) = @_;
+    my ($field, $got, $shown) = @_;
 
     my $digits = length $shown;
 
-    return abs($got - $shown) <= $shown * 0.12 + 1 if $kind == $seconds;
+    return abs($got - $shown) <= $shown * 0.12 + 1 if $field =~ /[:=] ?$/;
+    return $got == $shown if $digits < 5;
+    return abs($got - $shown) <= $shown * 0.12 if $field eq '(integer) ';
 
-    return length($got) == 16 && abs($got / 1e6 - time) < LATE
-        if $digits == 16;
-    return length($got) == 9 && abs($got * 6 - time) < LATE if $digits == 9;
-    return abs($got - $shown) <= $shown * 0.12 if $digits == 5;
-    return $got == $shown;
+    my $ahead = $digits == 16 ? $got / 1e6 - time : $got * 360 - time;
+
+    return abs($ahead) < LATE + 360 if $digits == 7;
+    return $digits == 16 && $ahead > -LATE && $ahead < LATE + 86_400;
 }
 
 
