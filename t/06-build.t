@@ -56,6 +56,14 @@ subtest 'only what changed is built' => sub {
     unlike($text, qr/^configuring/m, 'and nothing is configured again');
     cmp_ok(time - $start, '<', 20, 'in seconds');
 
+    replace("$copy/src/store/lua/decide.lua", qr/\z/, "local changed = op\n");
+    $text = builds($make, 'a changed script');
+
+    like($text, qr/^built/m, 'is built');
+    unlike($text, qr/^configuring/m, 'and nothing is configured again');
+    like(scalar `strings $module`, qr/^local changed = op$/m,
+         'and is in the module');
+
     replace("$copy/src/core/ratelimit_parse.c", qr/\z/,
             "static int ratelimit_unused;\n");
 

@@ -48,9 +48,9 @@ static const char  verbs_script[] =
     "return it.verdict\n";
 
 
-#define verbs_algorithm(name)                                                 \
-    { name, verbs_look, verbs_charge, verbs_punish, verbs_refund, NULL,       \
-      verbs_size, NULL }
+#define verbs_algorithm(title)                                                \
+    { .name = title, .look = verbs_look, .charge = verbs_charge,              \
+      .punish = verbs_punish, .refund = verbs_refund, .size = verbs_size }
 
 
 static const ratelimit_algorithm_t  verbs_algorithms[] = {
