@@ -60,9 +60,7 @@ subtest 'only what changed is built' => sub {
     $text = builds($make, 'a changed script');
 
     like($text, qr/^built/m, 'is built');
-    unlike($text, qr/^configuring/m, 'and nothing is configured again');
-    like(scalar `strings $module`, qr/^local changed = op$/m,
-         'and is in the module');
+    ok(slurp($module) =~ /^local changed = op$/m, 'and is in the module');
 
     replace("$copy/src/core/ratelimit_parse.c", qr/\z/,
             "static int ratelimit_unused;\n");
