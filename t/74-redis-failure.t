@@ -194,6 +194,8 @@ subtest 'nothing is asked twice' => \&not_twice;
 subtest 'several at once are lost' => \&many_lost;
 subtest 'in the middle of a load' => \&killed_under_load;
 subtest 'with other limits' => \&others;
+subtest 'several policies' => \&policies;
+subtest 'given back here' => \&given_back;
 subtest 'FLUSHALL' => \&flushed;
 subtest 'nobody there when nginx starts' => \&absent_at_start;
 
@@ -309,8 +311,17 @@ END
         '/near/open' => 'ratelimit zone=near; ratelimit zone=main-open;',
         '/near/closed' => 'ratelimit zone=near; ratelimit zone=main-closed;',
         '/near/local' => 'ratelimit zone=near; ratelimit zone=main-local;',
+        '/local+open' => 'ratelimit zone=main-open; ratelimit zone=main-local;',
+        '/local+closed' => 'ratelimit zone=main-local;
+                            ratelimit zone=main-closed;',
+        '/three/local' => 'ratelimit zone=main-local name=three rate=3r/d
+                           count=401;',
+        '/three/look' => 'ratelimit zone=main-local name=three rate=3r/d
+                          cost=0;',
         '/two/closed' => 'ratelimit zone=main-local;
                           ratelimit zone=absent-closed;',
+        '/login/look' => 'ratelimit zone=main-local name=login rate=3r/d
+                          cost=0;',
         '/dry' => 'ratelimit zone=main-closed; ratelimit_dry_run on;',
     );
 
@@ -736,6 +747,74 @@ sub others {
 
     is(told(answers('/two/closed?k=f', 2)), '2 x 503 FAILED_CLOSED -',
        'the other one is away') if !ref $absent;
+}
+
+
+# the strictest one holds, and nothing is charged then
+
+sub policies {
+    well('main');
+    $redis->kill;
+
+    is(told(answers('/local+open?k=a', LIMIT + 2)),
+       '10 x 200 FAILED_OPEN local, 2 x 429 REJECTED local',
+       'local and open');
+    is(told(answers('/main/local?k=a', 1)), '1 x 429 REJECTED local',
+       'was counted');
+    is(told(answers('/local+closed?k=b', LIMIT + 2)),
+       '12 x 503 FAILED_CLOSED -', 'local and closed');
+    is(told(answers('/main/local?k=b', LIMIT + 1)),
+       '10 x 200 PASSED local, 1 x 429 REJECTED local', 'was not');
+
+    $redis->restart;
+    well('main');
+}
+
+
+# what was reserved here is given back here, and not to Redis
+
+sub given_back {
+    well('main');
+    $redis->kill;
+
+    is(told(answers('/three/local?k=g', 20)), '20 x 200 PASSED local',
+       'good ones cost nothing');
+
+    my @all = map { $clients->send('GET /login?k=g') } 1 .. 4;
+
+    Clients::await_answers(1, @all);
+
+    my @errands = map { Clients::errand($backend) } 1 .. 3;
+
+    $redis->restart;
+    well('main');
+    Clients::reply($_, 200) for @errands;
+    Clients::await_answers(4, @all);
+    is_deeply(Clients::tally(map { $_->{answers}[0] } @all),
+              { 200 => 3, 429 => 1 }, 'three at a time');
+
+    is(told(answers('/login/look?k=g', 3)), '3 x 200 PASSED redis', 'a look');
+    is(look('login', 'g'), 3, 'Redis has nothing to give back');
+
+    # and the other way round
+
+    @all = map { $clients->send('GET /login?k=h') } 1 .. 4;
+    Clients::await_answers(1, @all);
+    @errands = map { Clients::errand($backend) } 1 .. 3;
+    $redis->kill;
+    Clients::reply($_, 200) for @errands;
+    Clients::await_answers(4, @all);
+
+    Gateway::await(sub {
+        my ($look) = answers('/login/look?k=h', 1);
+
+        return $look->{field}{'x-backend'} eq 'local'
+               && $look->{field}{'x-ratelimit-remaining'} == 3;
+    }, 'the warm counter');
+    pass('the warm counter gets it back, too');
+
+    $redis->restart;
+    well('main');
 }
 
 

@@ -39,6 +39,7 @@ subtest 'quit while waiting' => \&quit_waiting;
 subtest 'a quick end while waiting' => \&term_waiting;
 subtest 'a killed worker' => \&killed;
 subtest 'a reload that drops it' => \&dropped;
+subtest 'into Redis, and out of it' => \&moves;
 subtest 'names' => \&names;
 subtest 'no password in any log' => \&passwords;
 
@@ -409,6 +410,57 @@ sub dropped {
         return 1 == (() = $list =~ /^id=/mg);
     }, 'connections to end');
     pass('nobody is connected any more');
+}
+
+
+# A zone's own memory knows what was counted in Redis, but not the reverse.
+
+sub moves {
+    my $other = RedisServer->start;
+    my $config = sub {
+        my ($port, $redis) = @_;
+
+        return <<"END" . Gateway->server('/' => 'ratelimit zone=moves;');
+ratelimit_redis main redis://127.0.0.1:$port timeout=5s connect_timeout=5s;
+ratelimit_zone \$arg_k zone=moves:1m rate=5r/d $redis;
+add_header X-Backend \$ratelimit_backend always;
+END
+    };
+    my $backends = sub {
+        my ($uri, $n) = @_;
+
+        return join ' ', map { "$_->{status}:$_->{field}{'x-backend'}" }
+                         $clients->series((["GET $uri"]) x $n);
+    };
+
+    $gateway->reload($config->($redis->{port}, ''));
+    is($backends->('/?k=a', 3), '200:shm 200:shm 200:shm', 'here');
+
+    $gateway->reload($config->($redis->{port}, 'redis=main'));
+    is($backends->('/?k=a', 2), '200:redis 200:redis', 'in Redis');
+    is($backends->('/?k=b', 2), '200:redis 200:redis', 'another key');
+
+    $gateway->reload($config->($redis->{port}, ''));
+    is($backends->('/?k=a', 1), '429:shm', 'here again: all were counted');
+    is($backends->('/?k=b', 4), '200:shm 200:shm 200:shm 429:shm',
+       'another key, too');
+
+    $gateway->reload($config->($redis->{port}, 'redis=main'));
+    is($backends->('/?k=a', 4), '200:redis 200:redis 200:redis 429:redis',
+       'in Redis again');
+
+    # it is gone, and another one takes its place
+
+    $gateway->reload($config->(Gateway::free_port(), 'redis=main'));
+    like($backends->('/?k=c', 6), qr/^(?:200:local ){5}429:local$/, 'nowhere');
+
+    $gateway->reload($config->($other->{port}, 'redis=main'));
+    Gateway::await(sub { $backends->('/?k=' . rand, 1) eq '200:redis' },
+                   'another Redis');
+    is($backends->('/?k=d', 6), '200:redis ' x 5 . '429:redis', 'elsewhere');
+    is(scalar(grep { /\{d\}/ } $other->keys), 1, 'as its keys show');
+
+    Gateway::await(sub { $gateway->settled }, 'old workers');
 }
 
 

@@ -57,6 +57,7 @@ subtest 'another key' => \&another_key;
 subtest 'other limits of the decision' => \&others;
 subtest 'several rates' => \&several_rates;
 subtest 'what is given back' => \&given_back;
+subtest 'what was refused for a moment' => \&for_a_moment;
 subtest 'rejected=count' => \&rejected;
 subtest 'another gateway' => \&another_gateway;
 subtest 'Redis away' => \&away;
@@ -124,6 +125,9 @@ END
         '/told' => 'ratelimit zone=told;',
         '/rejected' => 'ratelimit zone=main name=rejected rate=3r/d
                         rejected=count;',
+        '/early' => 'ratelimit zone=large name=early rate=20r/d;',
+        '/late' => 'ratelimit zone=large name=early rate=20r/d;
+                    ratelimit zone=main name=late rate=1r/d after_auth;',
         '/insist' => 'ratelimit zone=main;
                       ratelimit zone=large rejected=count;',
         '/dry' => 'ratelimit zone=main; ratelimit_dry_run on;',
@@ -354,6 +358,22 @@ sub given_back {
         Clients::await_answers(1, $client);
         is($client->{answers}[0]{status}, 200, 'they are let in again');
     }
+}
+
+
+# Many at once that are refused late: the limit before is used up until it gets
+# all of it back.  Whom it refuses meanwhile it does not refuse for a day.
+
+sub for_a_moment {
+    my @all = map { $clients->send('GET /late?k=moment') } 1 .. 300;
+
+    Clients::await_answers(300, @all);
+    is(Clients::tally(map { $_->{answers}[0] } @all)->{200}, 1,
+       'one is admitted');
+
+    Gateway::await(sub { statuses('/early?k=moment') == 200 },
+                   'the limit that has enough left', 10);
+    pass('a limit that has enough left admits');
 }
 
 

@@ -157,11 +157,17 @@ sub listen_to {
         last if !$length;
 
         substr $connection->{in}, 0, $length, '';
-        $self->command($connection, $command, $self->upstream($connection,
-                                                              $command));
+
+        my $reply = eval { $self->upstream($connection, $command) };
+
+        return $self->drop($connection) if !defined $reply;
+
+        $self->command($connection, $command, $reply);
     }
 }
 
+
+# if the real Redis is gone, so is the connection
 
 sub upstream {
     my ($self, $connection, $command) = @_;
