@@ -244,6 +244,10 @@ ngx_http_ratelimit_elastic_bind_budget(ngx_conf_t *cf,
         ratelimit_shape_fit(&zone->shape, rules[i].ceiling);
     }
 
+    /* a zone in Redis is looked at as far as this machine knows it */
+
+    zone->twin = (zone->redis != NULL);
+
     budget->use.zone = zone;
     budget->use.rules = rules;
     budget->use.nrules = zone->rates.nelts;

@@ -1,23 +1,36 @@
 
 /*
- * Who is known to be refused by Redis, and until when: an attack is refused
- * from shared memory, and costs Redis next to nothing.
+ * Who is known to be refused by Redis: an attack is refused from shared memory,
+ * and costs Redis next to nothing.
  *
- * What is remembered is a refusal of one limit to one key at one cost, as
- * Redis gave it.  It stands in a table of fixed windows: the window ends when
- * the limit has room again.  Its count is what else is to be told: one more
- * than the seconds from then on until the limit is whole, and above these
- * bits what is left for a smaller cost.
+ * What is remembered is a refusal of one limit to one key at one cost.  It is
+ * believed for a second or two and then asked for again: charges may be given
+ * back, and an operator may have removed the counter.
+ *
+ * It stands in a table of fixed windows.  The window ends when Redis is to be
+ * asked again; its count is what else is to be told: one more than the seconds
+ * between the end of the refusal and the time when the limit is whole, the
+ * seconds from the end of the window to that of the refusal, and what is left
+ * for a smaller cost.
  */
 
 
 #include "store/ngx_http_ratelimit_redis.h"
 
 
-#define NGX_HTTP_RATELIMIT_DENIED_SHIFT  26
-#define NGX_HTTP_RATELIMIT_DENIED_MASK                                        \
-    ((1ULL << NGX_HTTP_RATELIMIT_DENIED_SHIFT) - 1)
-#define NGX_HTTP_RATELIMIT_DENIED_LEFT   (1ULL << 26)
+#define NGX_HTTP_RATELIMIT_DENIED_RESET_BITS   26
+#define NGX_HTTP_RATELIMIT_DENIED_BEYOND_BITS  25
+#define NGX_HTTP_RATELIMIT_DENIED_LEFT_BITS    12
+
+#define NGX_HTTP_RATELIMIT_DENIED_RESET                                       \
+    ((1ULL << NGX_HTTP_RATELIMIT_DENIED_RESET_BITS) - 2)
+#define NGX_HTTP_RATELIMIT_DENIED_BEYOND                                      \
+    ((1ULL << NGX_HTTP_RATELIMIT_DENIED_BEYOND_BITS) - 1)
+#define NGX_HTTP_RATELIMIT_DENIED_LEFT                                        \
+    ((1ULL << NGX_HTTP_RATELIMIT_DENIED_LEFT_BITS) - 1)
+
+/* no count is larger */
+#define NGX_HTTP_RATELIMIT_DENIED_MAX  (((uint64_t) 1 << 63) - 1)
 
 
 /* whom a refusal is about, to be hashed */
@@ -38,6 +51,8 @@ static ngx_int_t ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone,
 static ngx_uint_t ngx_http_ratelimit_denied_item(ratelimit_item_t *item,
     ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
     ratelimit_clock_t *clock);
+static void ngx_http_ratelimit_denied_tell(ratelimit_item_t *item,
+    uint64_t left, uint64_t count);
 static void ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
     ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
     ratelimit_clock_t *clock, ngx_msec_t age);
@@ -104,8 +119,7 @@ ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone, void *data)
     shape.algorithm = RATELIMIT_FIXED_WINDOW;
 
     ngx_http_ratelimit_denied_prepare(&item, &rule,
-                                      NGX_HTTP_RATELIMIT_DENIED_LEFT
-                                      << NGX_HTTP_RATELIMIT_DENIED_SHIFT);
+                                      NGX_HTTP_RATELIMIT_DENIED_MAX);
     ratelimit_table_fit(&shape, &rule);
 
     /* keys come here hashed already, by a secret of the zone */
@@ -167,7 +181,7 @@ static ngx_uint_t
 ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
     ngx_http_ratelimit_subject_t *subject, ratelimit_clock_t *clock)
 {
-    uint64_t              more;
+    uint64_t              count;
     ratelimit_item_t      known;
     ratelimit_rule_t      rule;
     ratelimit_place_t     place;
@@ -185,7 +199,8 @@ ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
         return 0;
     }
 
-    ngx_http_ratelimit_denied_prepare(&known, &rule, 1);
+    ngx_http_ratelimit_denied_prepare(&known, &rule,
+                                      NGX_HTTP_RATELIMIT_DENIED_MAX);
     ngx_http_ratelimit_denied_place(&place, item, from, subject);
 
     known.cost = 0;
@@ -193,21 +208,38 @@ ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
     (void) ratelimit_table_check(&known, &place, 1, clock,
                                  ngx_http_ratelimit_self);
 
-    if (known.verdict.remaining) {
+    count = NGX_HTTP_RATELIMIT_DENIED_MAX - known.verdict.remaining;
+
+    if (count == 0) {
         return 0;
     }
 
-    more = known.verdict.excess / 1000;
-
-    verdict->allowed = 0;
-    verdict->remaining = more >> NGX_HTTP_RATELIMIT_DENIED_SHIFT;
-    verdict->retry_after = known.verdict.reset_after;
-    verdict->reset_after = known.verdict.reset_after
-                           + (more & NGX_HTTP_RATELIMIT_DENIED_MASK)
-                             * RATELIMIT_SECOND;
-    verdict->excess = (item->cost - verdict->remaining) * 1000;
+    ngx_http_ratelimit_denied_tell(item, known.verdict.reset_after, count);
 
     return 1;
+}
+
+
+static void
+ngx_http_ratelimit_denied_tell(ratelimit_item_t *item, uint64_t left,
+    uint64_t count)
+{
+    uint64_t              reset, beyond;
+    ratelimit_verdict_t  *verdict;
+
+    verdict = &item->verdict;
+
+    reset = (count & (NGX_HTTP_RATELIMIT_DENIED_RESET + 1)) - 1;
+    count >>= NGX_HTTP_RATELIMIT_DENIED_RESET_BITS;
+
+    beyond = count & NGX_HTTP_RATELIMIT_DENIED_BEYOND;
+    count >>= NGX_HTTP_RATELIMIT_DENIED_BEYOND_BITS;
+
+    verdict->allowed = 0;
+    verdict->remaining = count;
+    verdict->retry_after = left + beyond * RATELIMIT_SECOND;
+    verdict->reset_after = verdict->retry_after + reset * RATELIMIT_SECOND;
+    verdict->excess = (item->cost - verdict->remaining) * 1000;
 }
 
 
@@ -240,8 +272,9 @@ ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q,
 
 /*
  * The window is made to end at the right time by the clock that it is aligned
- * to, never later than Redis said: the time is cut to milliseconds, as a table
- * needs it, and counted from when Redis was asked.
+ * to.  It ends before the refusal does: in its last second Redis is asked, or
+ * what was asked for so long ago is taken off.  Nobody is told to come back too
+ * early: of a refusal of less than a second it is said that it takes one.
  */
 
 static void
@@ -249,27 +282,37 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
     ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
     ratelimit_clock_t *clock, ngx_msec_t age)
 {
-    uint64_t              count, retry;
-    ratelimit_item_t      known;
-    ratelimit_rule_t      rule;
-    ratelimit_clock_t     aligned;
-    ratelimit_place_t     place;
-    ratelimit_verdict_t  *verdict;
+    uint64_t           count, retry, window, beyond;
+    ratelimit_item_t   known;
+    ratelimit_rule_t   rule;
+    ratelimit_clock_t  aligned;
+    ratelimit_place_t  place;
 
-    verdict = &item->verdict;
+    retry = item->verdict.retry_after / 1000;
 
-    retry = verdict->retry_after / 1000;
+    if (retry < 1000) {
+        window = (retry > age) ? retry - age : 0;
+        beyond = 0;
 
-    if (retry <= age || retry * 1000 > RATELIMIT_MAX_PERIOD
-        || verdict->remaining >= NGX_HTTP_RATELIMIT_DENIED_LEFT)
+    } else {
+        retry++;
+        window = retry % 1000 + (retry < 2000 ? 0 : 1000);
+        beyond = (retry - window) / 1000;
+    }
+
+    if (window == 0 || age >= 999 || beyond > NGX_HTTP_RATELIMIT_DENIED_BEYOND
+        || item->verdict.remaining > NGX_HTTP_RATELIMIT_DENIED_LEFT)
     {
         return;
     }
 
-    count = (verdict->reset_after - verdict->retry_after + RATELIMIT_SECOND - 1)
-            / RATELIMIT_SECOND;
-    count = ngx_min(count, NGX_HTTP_RATELIMIT_DENIED_MASK)
-            + (verdict->remaining << NGX_HTTP_RATELIMIT_DENIED_SHIFT) + 1;
+    count = item->verdict.reset_after - item->verdict.retry_after;
+    count = (count + RATELIMIT_SECOND - 1) / RATELIMIT_SECOND;
+    count = ngx_min(count, NGX_HTTP_RATELIMIT_DENIED_RESET) + 1;
+
+    count |= (item->verdict.remaining << NGX_HTTP_RATELIMIT_DENIED_BEYOND_BITS
+              | beyond)
+             << NGX_HTTP_RATELIMIT_DENIED_RESET_BITS;
 
     /* it is counted only if nobody else has remembered it meanwhile */
 
@@ -277,7 +320,7 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
     ngx_http_ratelimit_denied_place(&place, item, from, subject);
 
     aligned.now = clock->now;
-    aligned.wall = rule.period - (retry - age) * 1000;
+    aligned.wall = rule.period - window * 1000;
 
     (void) ratelimit_table_check(&known, &place, 1, &aligned,
                                  ngx_http_ratelimit_self);

@@ -140,6 +140,7 @@ struct ngx_http_ratelimit_zone_s {
 
     const ngx_http_ratelimit_store_t  *store;
     ngx_http_ratelimit_redis_t     *redis;     /* NULL: counted in memory */
+    ngx_uint_t                      twin;      /* counted there, too */
 
     /* the store's own */
     ngx_array_t                     uses;      /* ngx_http_ratelimit_use_t * */

@@ -8,64 +8,33 @@
 #include "store/ngx_http_ratelimit_redis.h"
 
 
-static ngx_uint_t ngx_http_ratelimit_twin(ngx_http_ratelimit_query_t *q,
-    ngx_http_ratelimit_query_t *twin);
-
-
-/* these limits stand first; returns how many they are */
-
-static ngx_uint_t
-ngx_http_ratelimit_twin(ngx_http_ratelimit_query_t *q,
-    ngx_http_ratelimit_query_t *twin)
-{
-    ngx_uint_t  n;
-
-    for (n = 0; n < q->n; n++) {
-        if (q->subjects[n].use->zone->fail != NGX_HTTP_RATELIMIT_FAIL_LOCAL) {
-            break;
-        }
-    }
-
-    if (n == 0) {
-        return 0;
-    }
-
-    *twin = *q;
-
-    twin->n = n;
-    twin->items = ngx_palloc(q->pool, n * sizeof(ratelimit_item_t));
-    if (twin->items == NULL) {
-        return 0;
-    }
-
-    ngx_memcpy(twin->items, q->items, n * sizeof(ratelimit_item_t));
-
-    return n;
-}
-
+/* it was admitted: what the twin thinks of it does not matter */
 
 void
 ngx_http_ratelimit_twin_charge(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t                  i, n;
+    ngx_uint_t                  i;
+    ratelimit_item_t            item;
     ngx_http_ratelimit_query_t  twin;
 
-    n = ngx_http_ratelimit_twin(q, &twin);
+    twin = *q;
+    twin.items = &item;
+    twin.n = 1;
 
-    if (n == 0) {
-        return;
-    }
+    for (i = 0; i < q->n; i++) {
 
-    for (i = 0; i < n; i++) {
-        twin.items[i].insist = 1;
-    }
+        if (!q->subjects[i].use->zone->twin) {
+            continue;
+        }
 
-    if (ngx_http_ratelimit_shm_store.check(&twin) != NGX_OK) {
-        return;
-    }
+        item = q->items[i];
+        item.insist = 1;
 
-    for (i = 0; i < n; i++) {
-        q->subjects[i].stamp = twin.items[i].verdict.stamp;
+        twin.places = &q->places[i];
+
+        if (ngx_http_ratelimit_shm_store.check(&twin) == NGX_OK) {
+            q->subjects[i].stamp = item.verdict.stamp;
+        }
     }
 }
 
@@ -73,18 +42,25 @@ ngx_http_ratelimit_twin_charge(ngx_http_ratelimit_query_t *q)
 void
 ngx_http_ratelimit_twin_refund(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t                  i, n;
+    ngx_uint_t                  i;
+    ratelimit_item_t            item;
     ngx_http_ratelimit_query_t  twin;
 
-    n = ngx_http_ratelimit_twin(q, &twin);
+    twin = *q;
+    twin.items = &item;
+    twin.n = 1;
 
-    if (n == 0) {
-        return;
+    for (i = 0; i < q->n; i++) {
+
+        if (!q->subjects[i].use->zone->twin) {
+            continue;
+        }
+
+        item = q->items[i];
+        item.verdict.stamp = q->subjects[i].stamp;
+
+        twin.places = &q->places[i];
+
+        ngx_http_ratelimit_shm_store.refund(&twin);
     }
-
-    for (i = 0; i < n; i++) {
-        twin.items[i].verdict.stamp = q->subjects[i].stamp;
-    }
-
-    ngx_http_ratelimit_shm_store.refund(&twin);
 }
