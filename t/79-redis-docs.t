@@ -40,7 +40,7 @@ subtest 'one bucket' => \&one_bucket;
 subtest 'a user' => \&user;
 subtest 'settings of the server' => \&settings;
 subtest 'names' => \&names;
-subtest 'a refusal outlives its counter' => \&refusal;
+subtest 'a refusal is remembered for a moment' => \&refusal;
 subtest 'failures' => \&failures;
 subtest 'clock' => \&clock;
 subtest 'bytes per key' => \&bytes_per_key;
@@ -333,6 +333,14 @@ sub refusal {
     is($clients->ask(@request)->{status}, 429, 'refused');
     is($redis->call('DEL', 'ratelimit:{a}:key::60w10'), 1, 'is reset');
     is($clients->ask(@request)->{status}, 429, 'and remembered');
+
+    my $until = time + 10;
+
+    while (time < $until && $clients->ask(@request)->{status} == 429) {
+        select(undef, undef, undef, 0.05);
+    }
+
+    is($clients->ask(@request)->{status}, 200, 'for a moment');
 }
 
 
