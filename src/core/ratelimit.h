@@ -108,6 +108,8 @@ typedef struct {
     uint8_t                         soft;         /* only above the limit */
     uint8_t                         rebase;       /* the clock was set back:
                                                      charge, if only with 0 */
+    uint8_t                         brief;        /* a note of the store, the
+                                                     core ignores it */
 } ratelimit_verdict_t;
 
 
@@ -119,7 +121,7 @@ typedef struct {
     ratelimit_state_t              *state;
     uint64_t                        cost;
     ratelimit_verdict_t             verdict;
-    unsigned                        insist:1; /* count it if refused, too */
+    uint8_t                         insist;   /* count it if refused, too */
 } ratelimit_item_t;
 
 
@@ -127,6 +129,8 @@ typedef struct {
  * look    what would happen to a request of this cost; the verdict speaks of
  *         the time after the charge if it allows.  Changes nothing.  Cost 0
  *         is always allowed.
+ * glance  as look, but sets only what a decision needs: allowed, soft, delay,
+ *         stamp, rebase.
  * charge  counts the cost, whatever look said.  Words and counters are written
  *         in an order that leaves a sound state at every instruction.
  * commit  the same as charge, for who has just looked: the verdict tells where.
@@ -143,6 +147,10 @@ typedef struct {
     const char                     *name;
 
     void   (*look)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+        const ratelimit_clock_t *clock, uint64_t cost,
+        ratelimit_verdict_t *verdict);
+    void   (*glance)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, const ratelimit_state_t *state,
         const ratelimit_clock_t *clock, uint64_t cost,
         ratelimit_verdict_t *verdict);

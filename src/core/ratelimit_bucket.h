@@ -189,6 +189,28 @@ ratelimit_bucket_admit(const ratelimit_rule_t *rule,
 }
 
 
+/* when the bucket will be whole, which is before the charge is */
+
+static inline uint64_t
+ratelimit_bucket_stamp(const ratelimit_rule_t *rule,
+    const ratelimit_bucket_t *bucket, const ratelimit_clock_t *clock)
+{
+    return clock->now
+           + bucket->lead + ratelimit_div_ceil(bucket->level, rule->limit);
+}
+
+
+/* whether an allowed cost goes above the capacity, as tell says it, too */
+
+static inline unsigned
+ratelimit_bucket_soft(const ratelimit_rule_t *rule,
+    const ratelimit_bucket_t *bucket, uint64_t cost)
+{
+    return cost > rule->capacity
+           || bucket->level > (rule->capacity - cost) * rule->period;
+}
+
+
 /*
  * Sets all other fields of a verdict but the stamp; what is taken above so
  * many requests is excess.

@@ -27,6 +27,10 @@ static void ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
+static void ratelimit_fixed_window_glance(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
 static void ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost);
@@ -50,6 +54,7 @@ static void ratelimit_fixed_window_copy(const ratelimit_shape_t *shape,
 const ratelimit_algorithm_t  ratelimit_fixed_window = {
     "fixed_window",
     ratelimit_fixed_window_look,
+    ratelimit_fixed_window_glance,
     ratelimit_fixed_window_charge,
     ratelimit_fixed_window_commit,
     ratelimit_fixed_window_charge,
@@ -111,6 +116,25 @@ ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
 
     verdict->reset_after = window.count ? left : 0;
     verdict->retry_after = (cost > rule->ceiling) ? rule->period : left;
+}
+
+
+static void
+ratelimit_fixed_window_glance(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    ratelimit_fixed_window_t  window;
+
+    (void) shape;
+
+    ratelimit_fixed_window_load(rule, state, clock, &window);
+
+    verdict->stamp = window.end;
+    verdict->rebase = window.rebase;
+
+    ratelimit_admit_only(rule, window.count, cost, verdict);
 }
 
 

@@ -1,13 +1,17 @@
 
 /*
- * SipHash with one round for each word and three at the end, 128 bits of
- * output; see https://github.com/veorq/SipHash.
+ * SipHash with one round for each word and three at the end; see
+ * https://github.com/veorq/SipHash.
  */
 
 
 #include <string.h>
 
 #include "core/ratelimit_hash.h"
+
+
+/* odd, so that no two words become one; its high bits depend on all of them */
+#define RATELIMIT_HASH_SPREAD  0xd1b54a32d192ed03ULL
 
 
 typedef struct {
@@ -18,6 +22,10 @@ typedef struct {
 } ratelimit_sip_t;
 
 
+static inline void ratelimit_sip_start(ratelimit_sip_t *sip,
+    const ratelimit_hash_t *secret);
+static inline void ratelimit_sip_data(ratelimit_sip_t *sip, const uint8_t *p,
+    size_t len);
 static inline uint64_t ratelimit_sip_rotate(uint64_t word, unsigned bits);
 static inline void ratelimit_sip_round(ratelimit_sip_t *sip);
 static inline void ratelimit_sip_word(ratelimit_sip_t *sip, uint64_t word);
@@ -31,34 +39,64 @@ void
 ratelimit_hash(const ratelimit_hash_t *secret, const void *data, size_t len,
     ratelimit_hash_t *hash)
 {
-    const uint8_t    *p, *last, *end;
-    ratelimit_sip_t   sip;
+    ratelimit_sip_t  sip;
 
-    sip.v0 = secret->lo ^ 0x736f6d6570736575;
-    sip.v1 = secret->hi ^ 0x646f72616e646f6d ^ 0xee;
-    sip.v2 = secret->lo ^ 0x6c7967656e657261;
-    sip.v3 = secret->hi ^ 0x7465646279746573;
+    ratelimit_sip_start(&sip, secret);
 
-    p = data;
-    end = p + len;
-
-    if (len >= 8) {
-        last = p + (len & ~(size_t) 7);
-
-        do {
-            ratelimit_sip_word(&sip, ratelimit_sip_load(p));
-            p += 8;
-        } while (p != last);
-    }
-
-    ratelimit_sip_word(&sip, ratelimit_sip_tail(end, len)
-                             | (uint64_t) len << 56);
+    sip.v1 ^= 0xee;
+    ratelimit_sip_data(&sip, data, len);
 
     sip.v2 ^= 0xee;
     hash->lo = ratelimit_sip_finish(&sip);
 
     sip.v1 ^= 0xdd;
     hash->hi = ratelimit_sip_finish(&sip);
+}
+
+
+void
+ratelimit_hash_key(const ratelimit_hash_t *secret, const void *data,
+    size_t len, ratelimit_hash_t *hash)
+{
+    ratelimit_sip_t  sip;
+
+    ratelimit_sip_start(&sip, secret);
+    ratelimit_sip_data(&sip, data, len);
+
+    sip.v2 ^= 0xff;
+    hash->lo = ratelimit_sip_finish(&sip);
+    hash->hi = hash->lo * RATELIMIT_HASH_SPREAD;
+}
+
+
+static inline void
+ratelimit_sip_start(ratelimit_sip_t *sip, const ratelimit_hash_t *secret)
+{
+    sip->v0 = secret->lo ^ 0x736f6d6570736575;
+    sip->v1 = secret->hi ^ 0x646f72616e646f6d;
+    sip->v2 = secret->lo ^ 0x6c7967656e657261;
+    sip->v3 = secret->hi ^ 0x7465646279746573;
+}
+
+
+static inline void
+ratelimit_sip_data(ratelimit_sip_t *sip, const uint8_t *p, size_t len)
+{
+    const uint8_t  *last, *end;
+
+    end = p + len;
+
+    if (len >= 8) {
+        last = p + (len & ~(size_t) 7);
+
+        do {
+            ratelimit_sip_word(sip, ratelimit_sip_load(p));
+            p += 8;
+        } while (p != last);
+    }
+
+    ratelimit_sip_word(sip, ratelimit_sip_tail(end, len)
+                            | (uint64_t) len << 56);
 }
 
 

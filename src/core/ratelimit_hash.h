@@ -1,7 +1,7 @@
 
 /*
- * SipHash-1-3 with 128 bits of output: nobody who does not know the secret
- * can find two keys that share a counter.
+ * SipHash-1-3: nobody who does not know the secret can find two keys that
+ * share a counter.
  */
 
 
@@ -19,7 +19,15 @@ typedef struct {
 } ratelimit_hash_t;
 
 
+/* 128 bits */
 void ratelimit_hash(const ratelimit_hash_t *secret, const void *data,
+    size_t len, ratelimit_hash_t *hash);
+
+/*
+ * 64 bits, spread over both words: of a million keys that are counted at the
+ * same time two share a counter once in 40 million zones.
+ */
+void ratelimit_hash_key(const ratelimit_hash_t *secret, const void *data,
     size_t len, ratelimit_hash_t *hash);
 
 

@@ -156,4 +156,20 @@ ratelimit_admit(const ratelimit_rule_t *rule, uint64_t used, uint64_t cost,
 }
 
 
+/* the part of that which a decision needs */
+
+static inline void
+ratelimit_admit_only(const ratelimit_rule_t *rule, uint64_t used,
+    uint64_t cost, ratelimit_verdict_t *verdict)
+{
+    uint64_t  after;
+
+    after = ratelimit_add(used, cost);
+
+    verdict->delay = 0;
+    verdict->allowed = (after <= rule->ceiling || cost == 0);
+    verdict->soft = (after > rule->limit && verdict->allowed);
+}
+
+
 #endif /* _RATELIMIT_MATH_H_INCLUDED_ */

@@ -49,6 +49,7 @@ static void ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
 const ratelimit_algorithm_t  ratelimit_sliding_log = {
     "sliding_log",
     ratelimit_sliding_log_look,
+    ratelimit_sliding_log_look,
     ratelimit_sliding_log_charge,
     ratelimit_sliding_log_commit,
     ratelimit_sliding_log_charge,

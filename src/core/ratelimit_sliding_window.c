@@ -19,6 +19,14 @@ static void ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
+static void ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
+static void ratelimit_sliding_window_weigh(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
 static void ratelimit_sliding_window_tell(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
@@ -57,6 +65,7 @@ static void ratelimit_sliding_window_copy(const ratelimit_shape_t *shape,
 const ratelimit_algorithm_t  ratelimit_sliding_window = {
     "sliding_window",
     ratelimit_sliding_window_look,
+    ratelimit_sliding_window_glance,
     ratelimit_sliding_window_charge,
     ratelimit_sliding_window_commit,
     ratelimit_sliding_window_charge,
@@ -93,6 +102,55 @@ ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
 
     ratelimit_sliding_window_tell(shape, rule, state, clock, cost, verdict,
                                   sum);
+}
+
+
+/* mostly even all that is kept leaves room: then nothing need be weighed */
+
+static void
+ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    uint64_t  index, most;
+
+    index = clock->now * shape->buckets / rule->period;
+    most = ratelimit_counters_total(shape, state) + cost;
+
+    if (state[0] > index || most > rule->limit || most > rule->ceiling) {
+        ratelimit_sliding_window_weigh(shape, rule, state, clock, cost,
+                                       verdict);
+        return;
+    }
+
+    verdict->stamp = index;
+    verdict->delay = 0;
+    verdict->allowed = 1;
+    verdict->soft = 0;
+    verdict->rebase = 0;
+}
+
+
+static ratelimit_noinline void
+ratelimit_sliding_window_weigh(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    uint64_t                used;
+    ratelimit_window_t      window;
+    ratelimit_window_sum_t  sum;
+
+    ratelimit_window_load(shape, rule, state, clock->now, &window);
+    ratelimit_window_sum(shape, state, &window, &sum);
+
+    used = sum.full + ratelimit_window_share(rule, sum.old, window.elapsed);
+
+    verdict->stamp = window.index;
+    verdict->rebase = window.rebase;
+
+    ratelimit_admit_only(rule, used, cost, verdict);
 }
 
 

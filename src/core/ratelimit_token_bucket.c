@@ -12,11 +12,16 @@ static void ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
+static void ratelimit_token_bucket_glance(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
 
 
 const ratelimit_algorithm_t  ratelimit_token_bucket = {
     "token_bucket",
     ratelimit_token_bucket_look,
+    ratelimit_token_bucket_glance,
     ratelimit_bucket_charge,
     ratelimit_bucket_commit,
     ratelimit_bucket_punish,
@@ -41,12 +46,32 @@ ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
     ratelimit_bucket_admit(rule, &bucket, cost, rule->wait, verdict);
     ratelimit_bucket_tell(rule, &bucket, cost, rule->capacity, verdict);
 
-    verdict->stamp = clock->now + bucket.lead
-                     + ratelimit_div_ceil(bucket.level, rule->limit);
+    verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
 
     /* who waits for a token of a hard limit does not go above it */
 
     if (verdict->delay && rule->ceiling <= rule->capacity) {
         verdict->soft = 0;
     }
+}
+
+
+static void
+ratelimit_token_bucket_glance(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    ratelimit_bucket_t  bucket;
+
+    (void) shape;
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+    ratelimit_bucket_admit(rule, &bucket, cost, rule->wait, verdict);
+
+    verdict->rebase = bucket.rebase;
+    verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
+    verdict->soft = verdict->allowed
+                    && (verdict->delay == 0 || rule->ceiling > rule->capacity)
+                    && ratelimit_bucket_soft(rule, &bucket, cost);
 }

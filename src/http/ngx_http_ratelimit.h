@@ -52,6 +52,7 @@ typedef enum {
 } ngx_http_ratelimit_status_e;
 
 
+typedef struct ngx_http_ratelimit_ctx_s      ngx_http_ratelimit_ctx_t;
 typedef struct ngx_http_ratelimit_elastic_s  ngx_http_ratelimit_elastic_t;
 
 
@@ -169,41 +170,6 @@ typedef struct {
 
 
 /*
- * What is known of a request, found again after internal redirects.  Items of
- * all stages stand in one row; the query has those of the stage at hand.
- */
-
-typedef struct {
-    ngx_http_request_t             *request;
-    ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
-    ngx_http_ratelimit_loc_conf_t  *access;   /* where it was last seen before
-                                                 authentication */
-    ngx_uint_t                      n;        /* items */
-    ngx_uint_t                      charged;  /* so many of them */
-    ngx_uint_t                      tightest; /* the one that speaks for all */
-    ngx_pool_cleanup_t              cleanup;
-    ngx_http_ratelimit_status_e     status;
-    unsigned                        stages:2;   /* asked so far */
-    unsigned                        waiting:1;  /* for the store */
-    unsigned                        answered:1; /* by the store, just now */
-    unsigned                        queued:1;   /* for a token */
-    unsigned                        failed:1;   /* a limit can't be asked */
-    unsigned                        measured:1; /* whether there is */
-    unsigned                        spare:1;    /* capacity to spare */
-
-    /* all above are zeros at first */
-
-    ngx_http_ratelimit_query_t      query;
-    ngx_int_t                       rc;       /* of the store */
-    ratelimit_item_t               *items;
-    ratelimit_place_t              *places;
-    ngx_http_ratelimit_subject_t   *subjects;
-    ngx_http_ratelimit_plan_t     **plans;    /* in the order of items */
-    ngx_uint_t                      room;     /* for so many */
-} ngx_http_ratelimit_ctx_t;
-
-
-/*
  * A name=value parameter of a directive, or a bare word if the name does not
  * end with "=".  The parser returns NULL, the reason why the value is refused,
  * or NGX_CONF_ERROR if it has said so itself.
@@ -253,8 +219,6 @@ ngx_int_t ngx_http_ratelimit_mention(ngx_conf_t *cf,
 ngx_int_t ngx_http_ratelimit_check_mentions(ngx_conf_t *cf);
 void ngx_http_ratelimit_expr_init(ngx_conf_t *cf,
     ngx_http_ratelimit_expr_t *expr, ngx_http_complex_value_t *value);
-ngx_int_t ngx_http_ratelimit_eval(ngx_http_request_t *r,
-    ngx_http_ratelimit_expr_t *expr, ngx_str_t *value);
 
 
 /* directives */
@@ -336,13 +300,6 @@ ngx_http_ratelimit_plan_t *ngx_http_ratelimit_get_plan(ngx_http_request_t *r,
 
 /* ngx_http_ratelimit_query.c */
 
-ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(
-    ngx_http_request_t *r);
-void ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx);
-
-/* NULL unless a context was kept */
-ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_get_ctx(ngx_http_request_t *r);
-
 /*
  * The query has no items if no limit of the stage applies.  NGX_BUSY if one
  * can't be asked and fails closed.
@@ -354,15 +311,22 @@ ngx_int_t ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx,
 size_t ngx_http_ratelimit_printable(u_char *text, size_t size,
     ngx_str_t *value);
 
-/* gives back what some of the items were charged */
-void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
-    ngx_uint_t n);
-
 
 /* ngx_http_ratelimit_handler.c */
 
 ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
+
+
+/* ngx_http_ratelimit_wait.c */
+
+/* both return what nginx is to be told */
+ngx_int_t ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t item);
+ngx_int_t ngx_http_ratelimit_suspend(ngx_http_request_t *r,
+    ngx_http_event_handler_pt handler);
+
+void ngx_http_ratelimit_resume(ngx_http_request_t *r);
 
 
 /* ngx_http_ratelimit_outcome.c */
@@ -400,17 +364,6 @@ void ngx_http_ratelimit_header_filter_init(void);
 ngx_int_t ngx_http_ratelimit_add_variables(ngx_conf_t *cf);
 
 
-/* whether limits were asked, and at least one of them has answered */
-
-static ngx_inline ngx_uint_t
-ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
-{
-    return (ctx->status >= NGX_HTTP_RATELIMIT_PASSED
-            && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED)
-           || (ctx->status == NGX_HTTP_RATELIMIT_FAILED_OPEN && ctx->charged);
-}
-
-
 /* whole seconds, rounded up */
 
 static ngx_inline uint64_t
@@ -420,19 +373,36 @@ ngx_http_ratelimit_seconds(uint64_t usec)
 }
 
 
-static ngx_inline uint64_t
-ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx)
+/* a lone variable needs no script, and no copy of its value */
+
+static ngx_inline ngx_int_t
+ngx_http_ratelimit_eval(ngx_http_request_t *r, ngx_http_ratelimit_expr_t *expr,
+    ngx_str_t *value)
 {
-    uint64_t  seconds;
+    ngx_http_variable_value_t  *vv;
 
-    seconds = ngx_http_ratelimit_seconds(
-                          ctx->items[ctx->tightest].verdict.retry_after);
+    if (expr->index == NGX_ERROR) {
+        return ngx_http_complex_value(r, expr->value, value);
+    }
 
-    return ngx_max(seconds, 1);
+    vv = ngx_http_get_flushed_variable(r, expr->index);
+
+    if (vv == NULL || vv->not_found) {
+        value->len = 0;
+        return NGX_OK;
+    }
+
+    value->len = vv->len;
+    value->data = vv->data;
+
+    return NGX_OK;
 }
 
 
 extern ngx_module_t  ngx_http_ratelimit_module;
+
+
+#include "http/ngx_http_ratelimit_ctx.h"
 
 
 #endif /* _NGX_HTTP_RATELIMIT_H_INCLUDED_ */

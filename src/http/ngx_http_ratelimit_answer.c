@@ -75,6 +75,12 @@ ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_uint_t  excess;
 
+    if (ctx->query.log->log_level < ctx->conf->limit_log_level) {
+        return;
+    }
+
+    ngx_http_ratelimit_explain(ctx);
+
     excess = ctx->items[ctx->tightest].verdict.excess;
 
     ngx_log_error(ctx->conf->limit_log_level, ctx->query.log, 0,
@@ -89,6 +95,8 @@ void
 ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
 {
     ngx_uint_t  excess;
+
+    ngx_http_ratelimit_explain(ctx);
 
     excess = ctx->items[item].verdict.excess;
 

@@ -162,7 +162,7 @@ ngx_http_ratelimit_elastic_spent(ngx_http_request_t *r,
         return 0;
     }
 
-    ratelimit_hash(&budget->use.secret, key.data, key.len, &hash);
+    ratelimit_hash_key(&budget->use.secret, key.data, key.len, &hash);
 
     share = ngx_http_ratelimit_elastic_share(r, &budget->use, &hash);
 
@@ -214,6 +214,8 @@ ngx_http_ratelimit_elastic_share(ngx_http_request_t *r,
     if (ngx_http_ratelimit_shm_store.check(&q) != NGX_OK) {
         return RATELIMIT_PRESSURE_UNKNOWN;
     }
+
+    ratelimit_table_explain(q.items, q.places, q.n);
 
     fullest = 0;
 

@@ -159,7 +159,7 @@ ngx_http_ratelimit_variable_known(ngx_http_core_main_conf_t *cmcf,
 }
 
 
-/* a lone variable needs no script, and no copy of its value */
+/* finds out whether it is one variable and nothing else */
 
 void
 ngx_http_ratelimit_expr_init(ngx_conf_t *cf, ngx_http_ratelimit_expr_t *expr,
@@ -188,28 +188,4 @@ ngx_http_ratelimit_expr_init(ngx_conf_t *cf, ngx_http_ratelimit_expr_t *expr,
     if (value->value.data[0] == '$' && value->value.len == len) {
         expr->index = value->flushes[0];
     }
-}
-
-
-ngx_int_t
-ngx_http_ratelimit_eval(ngx_http_request_t *r, ngx_http_ratelimit_expr_t *expr,
-    ngx_str_t *value)
-{
-    ngx_http_variable_value_t  *vv;
-
-    if (expr->index == NGX_ERROR) {
-        return ngx_http_complex_value(r, expr->value, value);
-    }
-
-    vv = ngx_http_get_flushed_variable(r, expr->index);
-
-    if (vv == NULL || vv->not_found) {
-        value->len = 0;
-        return NGX_OK;
-    }
-
-    value->len = vv->len;
-    value->data = vv->data;
-
-    return NGX_OK;
 }

@@ -7,11 +7,13 @@
 #include "http/ngx_http_ratelimit.h"
 
 
+static ngx_int_t ngx_http_ratelimit_note_access(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_int_t ngx_http_ratelimit_run(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage);
+static ngx_int_t ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t stage);
-static ngx_int_t ngx_http_ratelimit_begin(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_uint_t stage);
-static ngx_int_t ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx);
+static ngx_int_t ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
 static ngx_int_t ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx);
@@ -19,16 +21,9 @@ static void ngx_http_ratelimit_unuse(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_fail_e fail);
 static ngx_int_t ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx);
-static void ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_status_e status);
+static ngx_uint_t ngx_http_ratelimit_unasked(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
     ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item);
-static ngx_int_t ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_uint_t item);
-static ngx_int_t ngx_http_ratelimit_suspend(ngx_http_request_t *r,
-    ngx_http_event_handler_pt handler);
-static void ngx_http_ratelimit_delay_handler(ngx_http_request_t *r);
-static void ngx_http_ratelimit_resume(ngx_http_request_t *r);
 
 
 /* limits by what a client claims to be */
@@ -36,7 +31,6 @@ static void ngx_http_ratelimit_resume(ngx_http_request_t *r);
 ngx_int_t
 ngx_http_ratelimit_handler(ngx_http_request_t *r)
 {
-    ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
@@ -45,24 +39,38 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    if (rlcf->set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH) {
-        ctx = ngx_http_ratelimit_get_ctx(r);
-
-        if (ctx == NULL) {
-            ctx = ngx_http_ratelimit_create_ctx(r);
-            if (ctx == NULL) {
-                return NGX_HTTP_INTERNAL_SERVER_ERROR;
-            }
-
-            ngx_http_ratelimit_keep_ctx(ctx);
-        }
-
-        if (ctx->access == NULL) {
-            ctx->access = rlcf;
-        }
+    if ((rlcf->set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
+        && ngx_http_ratelimit_note_access(r, rlcf) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    return ngx_http_ratelimit_run(r, NGX_HTTP_RATELIMIT_BEFORE_AUTH);
+    return ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_note_access(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_get_ctx(r);
+
+    if (ctx == NULL) {
+        ctx = ngx_http_ratelimit_create_ctx(r, rlcf);
+        if (ctx == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_ratelimit_keep_ctx(ctx);
+    }
+
+    if (ctx->access == NULL) {
+        ctx->access = rlcf;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -80,88 +88,75 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
     ctx = ngx_http_ratelimit_get_ctx(r);
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    if (ctx == NULL || ctx->access != rlcf) {
+    if (ctx == NULL || ctx->access != rlcf || r != r->main) {
         return NGX_DECLINED;
     }
 
-    return ngx_http_ratelimit_run(r, NGX_HTTP_RATELIMIT_AFTER_AUTH);
+    return ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
 }
 
 
 static ngx_int_t
-ngx_http_ratelimit_run(ngx_http_request_t *r, ngx_uint_t stage)
+ngx_http_ratelimit_run(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage)
 {
-    ngx_http_ratelimit_ctx_t       *ctx;
-    ngx_http_ratelimit_loc_conf_t  *rlcf;
+    ngx_int_t                  rc;
+    ngx_http_ratelimit_ctx_t  *ctx;
 
-    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
-
-    if (rlcf->set == NULL || !(rlcf->set->stages & stage) || r != r->main) {
+    if (rlcf->set == NULL || !(rlcf->set->stages & stage)) {
         return NGX_DECLINED;
     }
 
     ctx = ngx_http_ratelimit_get_ctx(r);
 
     if (ctx == NULL) {
-        ctx = ngx_http_ratelimit_create_ctx(r);
+        ctx = ngx_http_ratelimit_create_ctx(r, rlcf);
         if (ctx == NULL) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
-
-        return ngx_http_ratelimit_begin(ctx, stage);
     }
 
     if (ctx->answered) {
         ctx->answered = 0;
-        return ngx_http_ratelimit_act(ctx);
+
+    } else {
+        if (ctx->stages & stage) {
+            return NGX_DECLINED;
+        }
+
+        ctx->conf = rlcf;
+
+        rc = ngx_http_ratelimit_ask(ctx, stage);
+        if (rc != NGX_OK) {
+            return rc;
+        }
     }
 
-    if (ctx->stages & stage) {
-        return NGX_DECLINED;
-    }
-
-    ctx->conf = rlcf;
-
-    return ngx_http_ratelimit_begin(ctx, stage);
+    return ngx_http_ratelimit_act(ctx);
 }
 
 
+/* NGX_OK if there is an answer, otherwise what is to be returned to nginx */
+
 static ngx_int_t
-ngx_http_ratelimit_begin(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
+ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
 {
     ngx_int_t  rc;
 
-    rc = NGX_OK;
-
     if (ctx->conf->bypass != NULL) {
-        rc = ngx_http_test_predicates(ctx->request, ctx->conf->bypass);
+        rc = ngx_http_ratelimit_test_bypass(ctx);
+        if (rc != NGX_OK) {
+            return rc;
+        }
     }
 
-    if (rc == NGX_DECLINED) {
-        ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH
-                      | NGX_HTTP_RATELIMIT_AFTER_AUTH;
+    rc = ngx_http_ratelimit_make_query(ctx, stage);
 
-        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_BYPASSED);
-        ngx_http_ratelimit_keep_ctx(ctx);
-
-        return NGX_DECLINED;
-    }
-
-    if (rc == NGX_OK) {
-        rc = ngx_http_ratelimit_make_query(ctx, stage);
-    }
-
-    if (rc == NGX_BUSY) {
-        ctx->stages |= stage;
-        ngx_http_ratelimit_keep_ctx(ctx);
-        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_CLOSED);
-    }
-
-    if (rc != NGX_OK) {
+    if (rc == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (ctx->query.n == 0 && !ctx->failed) {
+    if (rc == NGX_OK && ctx->query.n == 0 && !ctx->failed) {
 
         /* no limit applies here; one may where the request goes from here */
 
@@ -172,30 +167,52 @@ ngx_http_ratelimit_begin(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
 
     ngx_http_ratelimit_keep_ctx(ctx);
 
-    return ctx->query.n
-           ? ngx_http_ratelimit_ask(ctx)
-           : ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_OPEN);
-}
+    if (rc == NGX_BUSY) {
+        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_CLOSED);
+    }
 
+    if (ctx->query.n == 0) {
+        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_OPEN);
+    }
 
-static ngx_int_t
-ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx)
-{
     ctx->query.done = ngx_http_ratelimit_done;
     ctx->rc = ngx_http_ratelimit_store_check(&ctx->query);
 
     ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->query.log, 0,
-                   "ratelimit: %ui rules, rc:%i allowed:%d",
+                   "ratelimit: %ui rules, rc:%i allowed:%ui",
                    ctx->query.n, ctx->rc, ctx->query.allowed);
 
     if (ctx->rc != NGX_AGAIN) {
-        return ngx_http_ratelimit_act(ctx);
+        return NGX_OK;
     }
 
     ctx->waiting = 1;
 
     return ngx_http_ratelimit_suspend(ctx->request,
                                       ngx_http_request_empty_handler);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_test_predicates(ctx->request, ctx->conf->bypass);
+
+    if (rc == NGX_ERROR) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (rc == NGX_DECLINED) {
+        ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH
+                      | NGX_HTTP_RATELIMIT_AFTER_AUTH;
+
+        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_BYPASSED);
+        ngx_http_ratelimit_keep_ctx(ctx);
+    }
+
+    return rc;
 }
 
 
@@ -239,11 +256,14 @@ ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
         return ngx_http_ratelimit_fail(ctx, zone->fail);
     }
 
+    ctx->last = ctx->n;
+    ctx->explained = 0;
+
     if (ctx->query.allowed) {
         return ngx_http_ratelimit_allow(ctx);
     }
 
-    ctx->tightest = first + ratelimit_tightest(ctx->query.items, ctx->query.n);
+    ctx->first = first;
 
     ngx_http_ratelimit_unuse(ctx);
 
@@ -288,55 +308,52 @@ ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
 static ngx_int_t
 ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_uint_t         i, first, slowest;
-    ratelimit_item_t  *items;
+    uint64_t              delay;
+    ngx_uint_t            i, slowest;
+    ratelimit_verdict_t  *verdict;
 
-    items = ctx->items;
-    first = ctx->n - ctx->query.n;
-    slowest = first;
-
-    ctx->tightest = ratelimit_tightest(items, ctx->n);
-
-    if (items[ctx->tightest].verdict.remaining == NGX_HTTP_RATELIMIT_UNASKED) {
+    if (ctx->query.remote && ngx_http_ratelimit_unasked(ctx)) {
         return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_OPEN);
     }
 
     ctx->charged = ctx->n;
-    ctx->failed |= ctx->query.failed;
 
     ngx_http_ratelimit_set_status(ctx,
                                   ctx->failed ? NGX_HTTP_RATELIMIT_FAILED_OPEN
                                               : NGX_HTTP_RATELIMIT_PASSED);
 
-    for (i = first; i < ctx->n; i++) {
+    delay = 0;
+    slowest = 0;
 
-        if (items[i].verdict.soft) {
+    for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
+        verdict = &ctx->items[i].verdict;
+
+        if (verdict->soft) {
             ngx_http_ratelimit_set_status(ctx,
                                        ngx_http_ratelimit_overshoot(ctx, i));
         }
 
-        if (items[i].verdict.delay > items[slowest].verdict.delay) {
+        if (verdict->delay > delay) {
+            delay = verdict->delay;
             slowest = i;
         }
     }
 
-    if (items[slowest].verdict.delay) {
-        return ngx_http_ratelimit_delay(ctx, slowest);
-    }
-
-    return NGX_DECLINED;
+    return delay ? ngx_http_ratelimit_delay(ctx, slowest) : NGX_DECLINED;
 }
 
 
-/* the later one is told, see the order of statuses */
+/* whether no limit could be asked; some may have been */
 
-static void
-ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_status_e status)
+static ngx_uint_t
+ngx_http_ratelimit_unasked(ngx_http_ratelimit_ctx_t *ctx)
 {
-    if (status > ctx->status) {
-        ctx->status = status;
-    }
+    ctx->failed |= ctx->query.failed;
+
+    ngx_http_ratelimit_explain(ctx);
+
+    return ctx->items[ctx->tightest].verdict.remaining
+           == NGX_HTTP_RATELIMIT_UNASKED;
 }
 
 
@@ -348,6 +365,8 @@ ngx_http_ratelimit_overshoot(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
     uint64_t                     above;
     ratelimit_item_t            *it;
     ngx_http_ratelimit_limit_t  *limit;
+
+    ngx_http_ratelimit_explain(ctx);
 
     it = &ctx->items[item];
     limit = ctx->plans[item]->limit;
@@ -365,105 +384,4 @@ ngx_http_ratelimit_overshoot(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
 
     return it->verdict.excess > above * 1000 ? NGX_HTTP_RATELIMIT_ELASTIC
                                              : NGX_HTTP_RATELIMIT_SOFT;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
-{
-    uint64_t             delay;
-    ngx_int_t            rc;
-    ngx_event_t         *wev;
-    ngx_http_request_t  *r;
-
-    r = ctx->request;
-
-    ngx_http_ratelimit_log_delay(ctx, item);
-
-    if (ctx->conf->dry_run) {
-        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN);
-        return NGX_DECLINED;
-    }
-
-    ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_DELAYED);
-
-    rc = ngx_http_ratelimit_suspend(r, ngx_http_ratelimit_delay_handler);
-    if (rc != NGX_AGAIN) {
-        return rc;
-    }
-
-    ctx->queued = (ctx->items[item].shape->algorithm
-                   == RATELIMIT_TOKEN_BUCKET);
-
-    delay = ctx->items[item].verdict.delay;
-    wev = r->connection->write;
-
-    wev->delayed = 1;
-    ngx_add_timer(wev, (ngx_msec_t) (delay / 1000 + (delay % 1000 != 0)));
-
-    return NGX_AGAIN;
-}
-
-
-/* a client that goes away meanwhile is noticed */
-
-static ngx_int_t
-ngx_http_ratelimit_suspend(ngx_http_request_t *r,
-    ngx_http_event_handler_pt handler)
-{
-    ngx_event_t  *rev;
-
-    rev = r->connection->read;
-
-    if (rev->ready) {
-        ngx_post_event(rev, &ngx_posted_events);
-
-    } else if (ngx_handle_read_event(rev, 0) != NGX_OK) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    r->read_event_handler = ngx_http_test_reading;
-    r->write_event_handler = handler;
-
-    return NGX_AGAIN;
-}
-
-
-static void
-ngx_http_ratelimit_delay_handler(ngx_http_request_t *r)
-{
-    ngx_event_t               *wev;
-    ngx_http_ratelimit_ctx_t  *ctx;
-
-    ngx_log_debug0(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "ratelimit: delay");
-
-    wev = r->connection->write;
-
-    if (!wev->delayed) {
-        ctx = ngx_http_ratelimit_get_ctx(r);
-        ctx->queued = 0;
-
-        ngx_http_ratelimit_resume(r);
-        return;
-    }
-
-    if (ngx_handle_write_event(wev, 0) != NGX_OK) {
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
-    }
-}
-
-
-static void
-ngx_http_ratelimit_resume(ngx_http_request_t *r)
-{
-    if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
-        return;
-    }
-
-    r->read_event_handler = ngx_http_block_reading;
-    r->write_event_handler = ngx_http_core_run_phases;
-
-    ngx_http_core_run_phases(r);
 }

@@ -96,6 +96,8 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
         return ngx_http_ratelimit_next_header_filter(r);
     }
 
+    ngx_http_ratelimit_explain(ctx);
+
     if (ngx_http_ratelimit_make_fields(r, ctx, &fs) != NGX_OK) {
         return NGX_ERROR;
     }

@@ -1,7 +1,7 @@
 
 /*
  * What is asked about a request: the limits that apply to it, all in one
- * query, in one piece of memory that survives internal redirects.
+ * query.
  */
 
 
@@ -11,19 +11,15 @@
 #define NGX_HTTP_RATELIMIT_LOGGED_COST  32    /* bytes of a bad one */
 
 
-static size_t ngx_http_ratelimit_rows(ngx_uint_t n);
-static void ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx,
-    u_char *rows, ngx_uint_t n);
-static ngx_int_t ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_uint_t n);
-static void ngx_http_ratelimit_cleanup(void *data);
+static ngx_inline ngx_int_t ngx_http_ratelimit_make_room(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_set_t *set,
+    ngx_uint_t stage);
 static ngx_int_t ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t **plan);
 static void ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, ratelimit_hash_t *hash,
-    uint64_t cost);
+    ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, uint64_t cost);
 static ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
@@ -31,227 +27,42 @@ static void ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, ngx_str_t *value);
 
 
-ngx_http_ratelimit_ctx_t *
-ngx_http_ratelimit_create_ctx(ngx_http_request_t *r)
-{
-    ngx_uint_t                      n;
-    ngx_http_ratelimit_ctx_t       *ctx;
-    ngx_http_ratelimit_loc_conf_t  *rlcf;
-
-    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
-
-    n = rlcf->set->nrules_before + rlcf->set->nrules_after;
-
-    ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
-                              + ngx_http_ratelimit_rows(n));
-    if (ctx == NULL) {
-        return NULL;
-    }
-
-    ngx_memzero(ctx, offsetof(ngx_http_ratelimit_ctx_t, query));
-
-    ctx->request = r;
-    ctx->conf = rlcf;
-
-    ngx_http_ratelimit_set_rows(ctx,
-                                (u_char *) ctx
-                                + sizeof(ngx_http_ratelimit_ctx_t), n);
-
-    return ctx;
-}
-
-
-/* bytes for n items, their places, subjects and plans */
-
-static size_t
-ngx_http_ratelimit_rows(ngx_uint_t n)
-{
-    return n * (sizeof(ratelimit_item_t) + sizeof(ratelimit_place_t)
-                + sizeof(ngx_http_ratelimit_subject_t)
-                + sizeof(ngx_http_ratelimit_plan_t *));
-}
-
-
-static void
-ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
-    ngx_uint_t n)
-{
-    ctx->room = n;
-    ctx->items = (ratelimit_item_t *) rows;
-
-    rows += n * sizeof(ratelimit_item_t);
-    ctx->places = (ratelimit_place_t *) rows;
-
-    rows += n * sizeof(ratelimit_place_t);
-    ctx->subjects = (ngx_http_ratelimit_subject_t *) rows;
-
-    rows += n * sizeof(ngx_http_ratelimit_subject_t);
-    ctx->plans = (ngx_http_ratelimit_plan_t **) rows;
-}
-
-
-/* a request may come to a location with more limits */
-
-static ngx_int_t
-ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
-{
-    u_char                         *rows;
-    ratelimit_item_t               *items;
-    ratelimit_place_t              *places;
-    ngx_http_ratelimit_plan_t     **plans;
-    ngx_http_ratelimit_subject_t   *subjects;
-
-    n += ctx->n;
-
-    if (n <= ctx->room) {
-        return NGX_OK;
-    }
-
-    items = ctx->items;
-    places = ctx->places;
-    subjects = ctx->subjects;
-    plans = ctx->plans;
-
-    rows = ngx_palloc(ctx->request->pool, ngx_http_ratelimit_rows(n));
-    if (rows == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_http_ratelimit_set_rows(ctx, rows, n);
-
-    ngx_memcpy(ctx->items, items, ctx->n * sizeof(ratelimit_item_t));
-    ngx_memcpy(ctx->places, places, ctx->n * sizeof(ratelimit_place_t));
-    ngx_memcpy(ctx->subjects, subjects,
-               ctx->n * sizeof(ngx_http_ratelimit_subject_t));
-    ngx_memcpy(ctx->plans, plans,
-               ctx->n * sizeof(ngx_http_ratelimit_plan_t *));
-
-    return NGX_OK;
-}
-
-
-/*
- * From now on the request is known to be, or to have been, decided.  As
- * ngx_pool_cleanup_add() would do it, but with no memory of its own.
- */
-
-void
-ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
-{
-    ngx_pool_t  *pool;
-
-    if (ctx->cleanup.handler != NULL) {
-        return;
-    }
-
-    pool = ctx->request->pool;
-
-    ctx->cleanup.handler = ngx_http_ratelimit_cleanup;
-    ctx->cleanup.data = ctx;
-    ctx->cleanup.next = pool->cleanup;
-
-    pool->cleanup = &ctx->cleanup;
-
-    ngx_http_set_ctx(ctx->request, ctx, ngx_http_ratelimit_module);
-}
-
-
-ngx_http_ratelimit_ctx_t *
-ngx_http_ratelimit_get_ctx(ngx_http_request_t *r)
-{
-    ngx_pool_cleanup_t        *cln;
-    ngx_http_ratelimit_ctx_t  *ctx;
-
-    ctx = ngx_http_get_module_ctx(r, ngx_http_ratelimit_module);
-
-    if (ctx != NULL || !(r->internal || r->filter_finalize)) {
-        return ctx;
-    }
-
-    /* redirects clear contexts, but not cleanups */
-
-    for (cln = r->pool->cleanup; cln; cln = cln->next) {
-        if (cln->handler == ngx_http_ratelimit_cleanup) {
-            ctx = cln->data;
-            ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
-            break;
-        }
-    }
-
-    return ctx;
-}
-
-
-static void
-ngx_http_ratelimit_cleanup(void *data)
-{
-    ngx_http_ratelimit_ctx_t  *ctx = data;
-
-    if (ctx->waiting) {
-        ngx_http_ratelimit_store_cancel(&ctx->query);
-    }
-
-    /* who leaves the queue gives the token back */
-
-    if (ctx->queued) {
-        ngx_http_ratelimit_refund(ctx, 0, ctx->charged);
-    }
-}
-
-
-void
-ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
-    ngx_uint_t n)
-{
-    ngx_uint_t                  i;
-    ngx_http_ratelimit_query_t  q;
-
-    if (n == 0) {
-        return;
-    }
-
-    q = ctx->query;
-    q.items = &ctx->items[first];
-    q.places = &ctx->places[first];
-    q.subjects = &ctx->subjects[first];
-    q.n = n;
-
-    ngx_http_ratelimit_store_refund(&q);
-
-    /* nothing is given back twice */
-
-    for (i = 0; i < n; i++) {
-        q.items[i].cost = 0;
-    }
-}
-
-
 ngx_int_t
 ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
 {
     ngx_int_t                    rc;
-    ngx_uint_t                   i, n, first;
+    ngx_uint_t                   i, first;
     ngx_http_ratelimit_set_t    *set;
-    ngx_http_ratelimit_limit_t  *limits;
+    ngx_http_ratelimit_limit_t  *limit;
+    ngx_http_ratelimit_query_t  *q;
 
     set = ctx->conf->set;
-    limits = set->limits.elts;
     first = ctx->n;
 
-    n = (stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) ? set->nrules_after
-                                                 : set->nrules_before;
-
-    if (ngx_http_ratelimit_make_room(ctx, n) != NGX_OK) {
+    if (ngx_http_ratelimit_make_room(ctx, set, stage) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    for (i = 0; i < set->limits.nelts; i++) {
+    q = &ctx->query;
 
-        if (limits[i].stage != stage) {
+    q->items = &ctx->items[first];
+    q->places = &ctx->places[first];
+    q->subjects = &ctx->subjects[first];
+    q->remote = set->remote & stage;
+    q->failed = 0;
+    q->log = ctx->request->connection->log;
+    q->pool = ctx->request->pool;
+    q->data = ctx;
+
+    limit = set->limits.elts;
+
+    for (i = set->limits.nelts; i; i--, limit++) {
+
+        if (limit->stage != stage) {
             continue;
         }
 
-        rc = ngx_http_ratelimit_add_limit(ctx, &limits[i]);
+        rc = ngx_http_ratelimit_add_limit(ctx, limit);
 
         if (rc != NGX_OK) {
             ctx->n = first;
@@ -259,17 +70,28 @@ ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
         }
     }
 
-    ctx->query.items = &ctx->items[first];
-    ctx->query.places = &ctx->places[first];
-    ctx->query.subjects = &ctx->subjects[first];
-    ctx->query.n = ctx->n - first;
-    ctx->query.remote = ((set->remote & stage) != 0);
-    ctx->query.failed = 0;
-    ctx->query.log = ctx->request->connection->log;
-    ctx->query.pool = ctx->request->pool;
-    ctx->query.data = ctx;
+    q->n = ctx->n - first;
 
     return NGX_OK;
+}
+
+
+/* the next stage may be that of a location with more limits */
+
+static ngx_inline ngx_int_t
+ngx_http_ratelimit_make_room(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_set_t *set, ngx_uint_t stage)
+{
+    ngx_uint_t  n;
+
+    n = (stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) ? set->nrules_after
+                                                 : set->nrules_before;
+
+    if (ctx->n + n <= ctx->room) {
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_grow_ctx(ctx, ctx->n + n);
 }
 
 
@@ -280,7 +102,6 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
     uint64_t                    cost;
     ngx_int_t                   rc;
     ngx_str_t                   value;
-    ratelimit_hash_t            hash;
     ngx_http_ratelimit_plan_t  *plan;
 
     if (limit->filter.value != NULL) {
@@ -303,8 +124,6 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_OK;
     }
 
-    ratelimit_hash(&limit->use.secret, value.data, value.len, &hash);
-
     plan = &limit->plan;
 
     if (limit->rate.value != NULL) {
@@ -315,11 +134,15 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
         }
     }
 
-    if (ngx_http_ratelimit_cost(ctx->request, limit, &cost) != NGX_OK) {
+    cost = 1;
+
+    if (limit->cost.value != NULL
+        && ngx_http_ratelimit_cost(ctx->request, limit, &cost) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_add_items(ctx, plan, &value, &hash, cost);
+    ngx_http_ratelimit_add_items(ctx, plan, &value, cost);
 
     return NGX_OK;
 }
@@ -360,17 +183,20 @@ ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
 
 static void
 ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, ratelimit_hash_t *hash,
-    uint64_t cost)
+    ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, uint64_t cost)
 {
     ngx_uint_t                     i;
+    ratelimit_hash_t              *hash;
     ratelimit_item_t              *item;
     ratelimit_rule_t              *rule;
     ratelimit_place_t             *place;
+    ngx_http_ratelimit_zone_t     *zone;
     ngx_http_ratelimit_limit_t    *limit;
     ngx_http_ratelimit_subject_t  *subject;
+    ngx_http_ratelimit_backend_e   backend;
 
     limit = plan->limit;
+    zone = limit->use.zone;
     rule = plan->rules;
 
     if (plan->elastic != NULL && ngx_http_ratelimit_spare(ctx)) {
@@ -381,21 +207,26 @@ ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
     place = &ctx->places[ctx->n];
     subject = &ctx->subjects[ctx->n];
 
-    for (i = 0; i < plan->nrules; i++) {
+    backend = zone->redis ? NGX_HTTP_RATELIMIT_REDIS : NGX_HTTP_RATELIMIT_SHM;
+
+    hash = &place->hash;
+    ratelimit_hash_key(&limit->use.secret, key->data, key->len, hash);
+
+    for (i = plan->nrules; i; i--) {
         item->rule = rule++;
-        item->shape = &limit->use.zone->shape;
+        item->shape = &zone->shape;
         item->cost = cost;
         item->insist = limit->insist;
+        item->verdict.brief = 0;
         item++;
 
-        place->table = limit->use.zone->table;
+        place->table = zone->table;
         place->hash = *hash;
         place++;
 
         subject->use = &limit->use;
         subject->key = *key;
-        subject->backend = limit->use.zone->redis ? NGX_HTTP_RATELIMIT_REDIS
-                                                  : NGX_HTTP_RATELIMIT_SHM;
+        subject->backend = backend;
         subject++;
 
         ctx->plans[ctx->n++] = plan;
@@ -426,12 +257,6 @@ ngx_http_ratelimit_cost(ngx_http_request_t *r,
     uint64_t    n;
     ngx_str_t   value;
     ngx_uint_t  i;
-
-    *cost = 1;
-
-    if (limit->cost.value == NULL) {
-        return NGX_OK;
-    }
 
     if (ngx_http_ratelimit_eval(r, &limit->cost, &value) != NGX_OK) {
         return NGX_ERROR;

@@ -301,6 +301,8 @@ ngx_http_ratelimit_decided_ctx(ngx_http_request_t *r)
         return NULL;
     }
 
+    ngx_http_ratelimit_explain(ctx);
+
     return ctx;
 }
 

@@ -33,13 +33,9 @@ static ngx_uint_t ngx_http_ratelimit_decision_range(
 
 
 ngx_int_t
-ngx_http_ratelimit_store_check(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_decision(ngx_http_ratelimit_query_t *q)
 {
     ngx_http_ratelimit_decision_t  *d;
-
-    if (!q->remote) {
-        return ngx_http_ratelimit_shm_store.check(q);
-    }
 
     d = ngx_palloc(q->pool, sizeof(ngx_http_ratelimit_decision_t));
     if (d == NULL) {

@@ -14,7 +14,6 @@
 #endif
 
 
-static ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q);
@@ -43,11 +42,12 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
 uint32_t  ngx_http_ratelimit_self;
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t         i;
-    ratelimit_clock_t  clock;
+    ngx_uint_t          i;
+    ratelimit_clock_t   clock;
+    ratelimit_place_t  *place;
 
     if (ngx_http_ratelimit_self == 0) {
         return NGX_ERROR;
@@ -55,12 +55,14 @@ ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
 
     ngx_http_ratelimit_shm_clock(&clock);
 
-    q->allowed = ratelimit_table_check(q->items, q->places, q->n, &clock,
-                                       ngx_http_ratelimit_self);
+    q->allowed = ratelimit_table_decide(q->items, q->places, q->n, &clock,
+                                        ngx_http_ratelimit_self);
 
-    for (i = 0; i < q->n; i++) {
-        if (q->places[i].evicted) {
-            ngx_http_ratelimit_shm_tell_evictions(q, &q->places[i]);
+    place = q->places;
+
+    for (i = q->n; i; i--, place++) {
+        if (place->evicted) {
+            ngx_http_ratelimit_shm_tell_evictions(q, place);
         }
     }
 
@@ -102,19 +104,6 @@ static ngx_int_t
 ngx_http_ratelimit_shm_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 {
     return NGX_OK;
-}
-
-
-void
-ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
-{
-    ngx_time_t  *tp;
-
-    tp = ngx_timeofday();
-
-    clock->now = (uint64_t) ngx_current_msec * 1000;
-    clock->wall = (uint64_t) tp->sec * RATELIMIT_SECOND
-                  + (uint64_t) tp->msec * 1000;
 }
 
 

@@ -80,13 +80,13 @@ struct ngx_http_ratelimit_query_s {
     ratelimit_place_t              *places;
     ngx_http_ratelimit_subject_t   *subjects;
     ngx_uint_t                      n;
-    unsigned                        remote:1; /* some are not of this machine:
+    ngx_uint_t                      remote;   /* some are not of this machine:
                                                  limits of one store follow one
                                                  another, shm's first */
 
     /* the answer */
-    unsigned                        allowed:1;
-    unsigned                        failed:1; /* some could not be asked, and
+    ngx_uint_t                      allowed;
+    ngx_uint_t                      failed;   /* some could not be asked, and
                                                  let pass */
 
     ngx_log_t                      *log;
@@ -102,7 +102,8 @@ struct ngx_http_ratelimit_query_s {
 
 
 /*
- * check   NGX_OK     decided: allowed and all verdicts are set
+ * check   NGX_OK     decided: allowed and all verdicts are set, those of shared
+ *                    memory as ratelimit_table_decide() does
  *         NGX_AGAIN  done will be called once, later, never from inside check
  *         NGX_ERROR  the store is unusable
  * cancel  done will not be called any more
@@ -176,7 +177,8 @@ ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
  * returns as a store's does, and NGX_BUSY if a limit that can't be asked
  * fails closed.  Refund gives back what has a cost.
  */
-ngx_int_t ngx_http_ratelimit_store_check(ngx_http_ratelimit_query_t *q);
+ngx_int_t ngx_http_ratelimit_decision(ngx_http_ratelimit_query_t *q);
+ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_store_refund(ngx_http_ratelimit_query_t *q);
 
@@ -196,6 +198,14 @@ ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle);
 void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
 #endif
+
+
+static ngx_inline ngx_int_t
+ngx_http_ratelimit_store_check(ngx_http_ratelimit_query_t *q)
+{
+    return q->remote ? ngx_http_ratelimit_decision(q)
+                     : ngx_http_ratelimit_shm_check(q);
+}
 
 
 #endif /* _NGX_HTTP_RATELIMIT_STORE_H_INCLUDED_ */

@@ -12,6 +12,8 @@
 #define RATELIMIT_BLOCKED  -1
 
 
+static ratelimit_inline int ratelimit_table_run(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
 static ratelimit_inline int ratelimit_table_one_key(
     const ratelimit_place_t *places, size_t n);
 static ratelimit_inline int ratelimit_table_check_key(ratelimit_item_t *items,
@@ -39,37 +41,60 @@ static void ratelimit_table_mark(ratelimit_item_t *item,
 static ratelimit_inline void ratelimit_table_commit(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_party_t *party,
     uint64_t refused);
+static ratelimit_inline void ratelimit_table_keep(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_party_t *party, uint64_t asked);
 
 
 int
 ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me)
 {
-    int                allowed;
     ratelimit_party_t  party;
 
     party.places = places;
     party.n = n;
     party.clock = *clock;
     party.me = me;
+    party.brief = 0;
+
+    return ratelimit_table_run(items, places, n, &party);
+}
+
+
+int
+ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    ratelimit_party_t  party;
+
+    party.places = places;
+    party.n = n;
+    party.clock = *clock;
+    party.me = me;
+    party.brief = 1;
+
+    /* compiled by itself: one limit needs no loops */
+
+    return (n == 1) ? ratelimit_table_run(items, places, 1, &party)
+                    : ratelimit_table_run(items, places, n, &party);
+}
+
+
+static ratelimit_inline int
+ratelimit_table_run(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, ratelimit_party_t *party)
+{
+    int  allowed;
 
     if (ratelimit_table_one_key(places, n)) {
-
-        /* compiled twice: that of one limit has no loops */
-
-        if (n == 1) {
-            allowed = ratelimit_table_check_key(items, places, 1, &party);
-
-        } else {
-            allowed = ratelimit_table_check_key(items, places, n, &party);
-        }
+        allowed = ratelimit_table_check_key(items, places, n, party);
 
         if (allowed != RATELIMIT_BLOCKED) {
             return allowed;
         }
     }
 
-    return ratelimit_table_check_all(items, &party);
+    return ratelimit_table_check_all(items, party);
 }
 
 
@@ -260,6 +285,8 @@ ratelimit_table_refuse(ratelimit_item_t *items,
     for (i = 0; i < n; i++) {
         place = &places[i];
 
+        ratelimit_table_keep(&items[i], place, party, items[i].cost);
+
         if (items[i].verdict.rebase
             || !ratelimit_read_end(&place->segment->lock, place->ticket))
         {
@@ -297,10 +324,18 @@ ratelimit_table_look(ratelimit_item_t *items,
         table = place->active;
 
         item->shape = &table->shape;
-        item->state = ratelimit_slot_state(table, place->slot, place->word);
+        item->state = ratelimit_slot_state(table, place->slot, place->state);
+        item->verdict.brief = party->brief & table->brief;
 
-        table->algorithm->look(item->shape, item->rule, item->state,
-                               &party->clock, item->cost, &item->verdict);
+        if (item->verdict.brief) {
+            table->algorithm->glance(item->shape, item->rule, item->state,
+                                     &party->clock, item->cost,
+                                     &item->verdict);
+
+        } else {
+            table->algorithm->look(item->shape, item->rule, item->state,
+                                   &party->clock, item->cost, &item->verdict);
+        }
 
         allowed &= item->verdict.allowed;
     }
@@ -336,7 +371,7 @@ ratelimit_table_prepare(ratelimit_item_t *items,
         }
 
         item->state = ratelimit_slot_state(place->active, place->slot,
-                                           place->word);
+                                           place->state);
     }
 
     return 1;
@@ -366,6 +401,7 @@ ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party)
 {
     if (item->cost == 0 && !item->verdict.rebase) {
+        ratelimit_table_keep(item, place, party, 0);
         return;
     }
 
@@ -374,6 +410,7 @@ ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
                                      &item->verdict);
 
     ratelimit_table_commit(item, place, party, 0);
+    ratelimit_table_keep(item, place, party, 0);
 }
 
 
@@ -383,17 +420,22 @@ static void
 ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party)
 {
-    uint64_t  refused;
+    uint64_t  refused, asked;
 
     refused = item->verdict.allowed ? 0 : RATELIMIT_REFUSED;
+    asked = item->cost;
 
     if (item->verdict.rebase || item->insist) {
         ratelimit_settle(item, &party->clock);
         ratelimit_table_commit(item, place, party, refused);
 
+        asked = (item->insist && !refused) ? 0 : asked;
+
     } else if (refused && place->slot) {
         ratelimit_slot_name(place, ratelimit_slot_class(place->slot), refused);
     }
+
+    ratelimit_table_keep(item, place, party, asked);
 }
 
 
@@ -411,40 +453,20 @@ ratelimit_table_commit(ratelimit_item_t *item, ratelimit_place_t *place,
 }
 
 
-void
-ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
-    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+/* what explain needs; some of the cost may be in the state already */
+
+static ratelimit_inline void
+ratelimit_table_keep(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_party_t *party, uint64_t asked)
 {
-    size_t              i;
-    ratelimit_table_t  *table;
-    ratelimit_party_t   party;
-    ratelimit_state_t  *state;
-
-    party.places = places;
-    party.n = n;
-    party.clock = *clock;
-    party.me = me;
-
-    ratelimit_party_place(items, places, n);
-    ratelimit_party_lock(items, &party);
-
-    for (i = 0; i < n; i++) {
-
-        if (places[i].slot == NULL || items[i].cost == 0) {
-            continue;
-        }
-
-        table = places[i].active;
-        state = ratelimit_slot_state(table, places[i].slot, places[i].word);
-
-        table->algorithm->refund(&table->shape, items[i].rule, state,
-                                 &party.clock, items[i].verdict.stamp,
-                                 items[i].cost);
-
-        if (table->nblocks == 0) {
-            ratelimit_slot_pack(table, places[i].slot, state);
-        }
+    if (!item->verdict.brief) {
+        return;
     }
 
-    ratelimit_party_unlock(places, n);
+    if (item->state != place->state) {
+        memcpy(place->state, item->state, sizeof(place->state));
+    }
+
+    place->asked = asked;
+    place->clock = party->clock;
 }

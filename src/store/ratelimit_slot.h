@@ -103,6 +103,7 @@ typedef struct {
     size_t                          n;
     ratelimit_clock_t               clock;    /* never behind a segment's */
     uint32_t                        me;
+    uint32_t                        brief;    /* verdicts are explained later */
 } ratelimit_party_t;
 
 

@@ -134,8 +134,8 @@ ratelimit_table_move(ratelimit_place_t *from, ratelimit_place_t *to,
         return 0;
     }
 
-    state = ratelimit_slot_state(from->active, from->slot, from->word);
-    copy = ratelimit_slot_state(to->active, to->slot, to->word);
+    state = ratelimit_slot_state(from->active, from->slot, from->state);
+    copy = ratelimit_slot_state(to->active, to->slot, to->state);
 
     to->active->algorithm->copy(&to->active->shape, copy,
                                 &from->active->shape, state);

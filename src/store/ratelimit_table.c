@@ -60,6 +60,10 @@ ratelimit_table_open(ratelimit_table_t *table, void *memory, size_t size,
         return NULL;
     }
 
+    table->brief = table->nblocks == 0
+                   || table->algorithm->size(&table->shape)
+                      == RATELIMIT_KEPT * sizeof(ratelimit_state_t);
+
     header = table->header;
 
     if (header->magic == RATELIMIT_MAGIC) {

@@ -24,6 +24,9 @@
 /* no decision has more limits in one table */
 #define RATELIMIT_MAX_ITEMS  256
 
+/* words of a state that are kept to be explained: as the default has */
+#define RATELIMIT_KEPT       4
+
 
 typedef struct ratelimit_table_s    ratelimit_table_t;
 typedef struct ratelimit_header_s   ratelimit_header_t;
@@ -55,6 +58,7 @@ struct ratelimit_table_s {
     uint32_t                        nblocks;  /* 0 if states are small */
     uint32_t                        block_size;
     uint32_t                        epoch_shift;
+    uint32_t                        brief;    /* states can be kept */
 };
 
 
@@ -75,7 +79,10 @@ typedef struct {
     uint64_t                        fingerprint;
     uint64_t                        ticket;
     size_t                          order;    /* n'th place to be locked */
-    ratelimit_state_t               word[2];  /* a small state, unpacked */
+    ratelimit_state_t               state[RATELIMIT_KEPT];  /* a small one, or a
+                                                 copy, see explain */
+    uint64_t                        asked;    /* cost that is not in it */
+    ratelimit_clock_t               clock;
     ratelimit_rule_t                rule;     /* as far as it fits */
 } ratelimit_place_t;
 
@@ -117,6 +124,16 @@ uint32_t ratelimit_table_class(ratelimit_table_t *table,
  */
 int ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me);
+
+/*
+ * The same for who may not want to know all: of the verdicts only that is set
+ * which ratelimit_algorithm_t's glance sets, and brief.  Explain tells the rest
+ * of them, as it was at that time, if it was not told yet.
+ */
+int ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me);
+void ratelimit_table_explain(ratelimit_item_t *items,
+    const ratelimit_place_t *places, size_t n);
 
 /* gives back what check charged; the verdicts hold the stamps */
 void ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,

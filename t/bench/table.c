@@ -143,8 +143,8 @@ table_decide(table_store_t *s, uint64_t number, uint64_t now)
         return rbtree_check(s->tree, key, sizeof(key), now / 1000000);
     }
 
-    ratelimit_hash(ratelimit_table_secret(&s->fleet.table), key, sizeof(key),
-                   &place.hash);
+    ratelimit_hash_key(ratelimit_table_secret(&s->fleet.table), key,
+                       sizeof(key), &place.hash);
 
     place.table = &s->fleet.table;
     item.rule = &s->fleet.rules[0];
@@ -154,7 +154,7 @@ table_decide(table_store_t *s, uint64_t number, uint64_t now)
     clock.now = now / 1000000 * 1000;
     clock.wall = clock.now;
 
-    return ratelimit_table_check(&item, &place, 1, &clock, s->fleet.me);
+    return ratelimit_table_decide(&item, &place, 1, &clock, s->fleet.me);
 }
 
 

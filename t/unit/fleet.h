@@ -123,8 +123,8 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
     ratelimit_clock_t  clock;
     ratelimit_place_t  places[FLEET_LIMITS];
 
-    ratelimit_hash(ratelimit_table_secret(&f->table), &key, sizeof(uint64_t),
-                   &hash);
+    ratelimit_hash_key(ratelimit_table_secret(&f->table), &key,
+                       sizeof(uint64_t), &hash);
 
     for (i = 0; i < f->n; i++) {
         items[i].rule = &f->rules[i];

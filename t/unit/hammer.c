@@ -169,9 +169,9 @@ hammer_hit_two(fleet_t *f, uint64_t key)
     places[0].table = &f->table;
     places[1].table = &f->table;
 
-    ratelimit_hash(ratelimit_table_secret(&f->table), &key, sizeof(uint64_t),
-                   &places[0].hash);
-    ratelimit_hash(ratelimit_table_secret(&f->table), &everybody,
+    ratelimit_hash_key(ratelimit_table_secret(&f->table), &key,
+                       sizeof(uint64_t), &places[0].hash);
+    ratelimit_hash_key(ratelimit_table_secret(&f->table), &everybody,
                    sizeof(uint64_t), &places[1].hash);
 
     return ratelimit_table_check(items, places, 2, &clock, f->me);

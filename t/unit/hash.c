@@ -1,7 +1,7 @@
 
 /*
- * SipHash-1-3 with 128 bits against a plain transcription of the paper, which
- * is itself checked by the published numbers of SipHash-2-4.
+ * SipHash-1-3 with 128 and with 64 bits against a plain transcription of the
+ * paper, which is itself checked by the published numbers of SipHash-2-4.
  */
 
 
@@ -18,6 +18,10 @@
 #define HASH_BINS  256
 
 
+typedef void (*hash_pt)(const ratelimit_hash_t *secret, const void *data,
+    size_t len, ratelimit_hash_t *hash);
+
+
 typedef struct {
     uint64_t                        v[4];
 } hash_sip_t;
@@ -27,13 +31,17 @@ static uint64_t hash_random(void);
 static uint64_t hash_rotl(uint64_t x, unsigned bits);
 static void hash_rounds(hash_sip_t *s, unsigned n);
 static uint64_t hash_word(const uint8_t *data, size_t len);
+static void hash_absorb(hash_sip_t *s, const ratelimit_hash_t *secret,
+    const uint8_t *data, size_t len, unsigned c, uint64_t wide);
+static uint64_t hash_sip_64(const ratelimit_hash_t *secret,
+    const uint8_t *data, size_t len, unsigned c, unsigned d);
 static void hash_sip(const ratelimit_hash_t *secret, const uint8_t *data,
     size_t len, unsigned c, unsigned d, ratelimit_hash_t *hash);
 static void hash_test_published(void);
 static void hash_test_reference(void);
 static void hash_test_alignment(void);
 static void hash_test_avalanche(void);
-static void hash_test_distribution(void);
+static void hash_test_distribution(hash_pt function, const char *name);
 
 
 static uint64_t  hash_seed = 0x9e3779b97f4a7c15ULL;
@@ -97,17 +105,16 @@ hash_word(const uint8_t *data, size_t len)
 
 
 static void
-hash_sip(const ratelimit_hash_t *secret, const uint8_t *data, size_t len,
-    unsigned c, unsigned d, ratelimit_hash_t *hash)
+hash_absorb(hash_sip_t *s, const ratelimit_hash_t *secret, const uint8_t *data,
+    size_t len, unsigned c, uint64_t wide)
 {
-    size_t      i;
-    uint64_t    word;
-    hash_sip_t  s;
+    size_t    i;
+    uint64_t  word;
 
-    s.v[0] = secret->lo ^ 0x736f6d6570736575ULL;
-    s.v[1] = secret->hi ^ 0x646f72616e646f6dULL ^ 0xee;
-    s.v[2] = secret->lo ^ 0x6c7967656e657261ULL;
-    s.v[3] = secret->hi ^ 0x7465646279746573ULL;
+    s->v[0] = secret->lo ^ 0x736f6d6570736575ULL;
+    s->v[1] = secret->hi ^ 0x646f72616e646f6dULL ^ wide;
+    s->v[2] = secret->lo ^ 0x6c7967656e657261ULL;
+    s->v[3] = secret->hi ^ 0x7465646279746573ULL;
 
     for (i = 0; i <= len / 8; i++) {
 
@@ -119,10 +126,35 @@ hash_sip(const ratelimit_hash_t *secret, const uint8_t *data, size_t len,
             word |= (uint64_t) len << 56;
         }
 
-        s.v[3] ^= word;
-        hash_rounds(&s, c);
-        s.v[0] ^= word;
+        s->v[3] ^= word;
+        hash_rounds(s, c);
+        s->v[0] ^= word;
     }
+}
+
+
+static uint64_t
+hash_sip_64(const ratelimit_hash_t *secret, const uint8_t *data, size_t len,
+    unsigned c, unsigned d)
+{
+    hash_sip_t  s;
+
+    hash_absorb(&s, secret, data, len, c, 0);
+
+    s.v[2] ^= 0xff;
+    hash_rounds(&s, d);
+
+    return s.v[0] ^ s.v[1] ^ s.v[2] ^ s.v[3];
+}
+
+
+static void
+hash_sip(const ratelimit_hash_t *secret, const uint8_t *data, size_t len,
+    unsigned c, unsigned d, ratelimit_hash_t *hash)
+{
+    hash_sip_t  s;
+
+    hash_absorb(&s, secret, data, len, c, 0xee);
 
     s.v[2] ^= 0xee;
     hash_rounds(&s, d);
@@ -155,6 +187,10 @@ hash_test_published(void)
     tap_ok(hash.lo == 0x44af996bd8c187daULL
            && hash.hi == 0x45fc229b11597634ULL,
            "the reference gives the published hash of one byte");
+
+    tap_ok(hash_sip_64(&secret, data, 0, 2, 4) == 0x726fdb47dd0e0e31ULL
+           && hash_sip_64(&secret, data, 1, 2, 4) == 0x74f839c593dc67fdULL,
+           "and those of 64 bits");
 }
 
 
@@ -188,6 +224,12 @@ hash_test_reference(void)
             hash_sip(&secret, data, len, 1, 3, &want);
 
             if (hash.lo != want.lo || hash.hi != want.hi) {
+                wrong++;
+            }
+
+            ratelimit_hash_key(&secret, data, len, &hash);
+
+            if (hash.lo != hash_sip_64(&secret, data, len, 1, 3)) {
                 wrong++;
             }
 
@@ -291,7 +333,7 @@ hash_test_avalanche(void)
 /* keys that differ by a counter fill bins evenly, by either half */
 
 static void
-hash_test_distribution(void)
+hash_test_distribution(hash_pt function, const char *name)
 {
     char              key[32];
     int               len;
@@ -305,7 +347,7 @@ hash_test_distribution(void)
 
     for (i = 0; i < HASH_KEYS; i++) {
         len = snprintf(key, sizeof(key), "10.0.%u.%u", i / 256, i % 256);
-        ratelimit_hash(&secret, key, len, &hash);
+        function(&secret, key, len, &hash);
 
         bins[0][hash.lo & 0xff]++;
         bins[1][hash.lo >> 56]++;
@@ -322,8 +364,8 @@ hash_test_distribution(void)
     }
 
     /* 256 are expected, with a deviation of 16 */
-    tap_ok(worst < 256 + 8 * 16, "fills bins evenly, %u of 256 at most",
-           worst);
+    tap_ok(worst < 256 + 8 * 16, "%s: fills bins evenly, %u of 256 at most",
+           name, worst);
 }
 
 
@@ -334,7 +376,8 @@ main(void)
     hash_test_reference();
     hash_test_alignment();
     hash_test_avalanche();
-    hash_test_distribution();
+    hash_test_distribution(ratelimit_hash, "128 bits");
+    hash_test_distribution(ratelimit_hash_key, "64 bits");
 
     return tap_done();
 }

@@ -85,20 +85,31 @@ world_forward(world_t *w, uint64_t us)
 }
 
 
-/* what a state says so many microseconds later */
+/* what a state says so many microseconds later; at a glance, too */
 
 static void
 world_look(const world_t *w, const ratelimit_state_t *state, uint64_t later,
     uint64_t cost, ratelimit_verdict_t *v)
 {
-    ratelimit_clock_t  clock;
+    ratelimit_clock_t    clock;
+    ratelimit_verdict_t  brief;
 
     clock.now = w->clock.now + later;
     clock.wall = w->clock.wall + later;
 
     memset(v, 0xa5, sizeof(ratelimit_verdict_t));
+    memset(&brief, 0xa5, sizeof(ratelimit_verdict_t));
 
     w->algorithm->look(&w->shape, &w->rule, state, &clock, cost, v);
+    w->algorithm->glance(&w->shape, &w->rule, state, &clock, cost, &brief);
+
+    if (brief.allowed != v->allowed || brief.soft != v->soft
+        || brief.delay != v->delay || brief.stamp != v->stamp
+        || brief.rebase != v->rebase)
+    {
+        printf("Bail out! %s: glance is not look\n", w->algorithm->name);
+        exit(2);
+    }
 }
 
 

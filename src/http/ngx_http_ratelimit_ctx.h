@@ -1,0 +1,150 @@
+
+/*
+ * What is known of a request.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_CTX_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_CTX_H_INCLUDED_
+
+
+#include "http/ngx_http_ratelimit.h"
+
+
+/*
+ * Found again after internal redirects.  Items of all stages stand in one row;
+ * the query has those of the stage at hand.
+ */
+
+struct ngx_http_ratelimit_ctx_s {
+    ngx_http_request_t             *request;
+    ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
+    ngx_http_ratelimit_loc_conf_t  *access;   /* where it was last seen before
+                                                 authentication */
+    ngx_uint_t                      n;        /* items */
+    ngx_uint_t                      charged;  /* so many of them */
+    ngx_uint_t                      first;    /* these have a say */
+    ngx_uint_t                      last;
+    ngx_uint_t                      tightest; /* the one that speaks for them,
+                                                 see ..._explain() */
+    ngx_pool_cleanup_t              cleanup;
+    ngx_http_ratelimit_status_e     status;
+    unsigned                        stages:2;   /* asked so far */
+    unsigned                        waiting:1;  /* for the store */
+    unsigned                        answered:1; /* by the store, just now */
+    unsigned                        queued:1;   /* for a token */
+    unsigned                        failed:1;   /* a limit can't be asked */
+    unsigned                        measured:1; /* whether there is */
+    unsigned                        spare:1;    /* capacity to spare */
+    unsigned                        explained:1;
+
+    /* all above are zeros at first */
+
+    ngx_http_ratelimit_query_t      query;
+    ngx_int_t                       rc;       /* of the store */
+    ratelimit_item_t               *items;
+    ratelimit_place_t              *places;
+    ngx_http_ratelimit_subject_t   *subjects;
+    ngx_http_ratelimit_plan_t     **plans;    /* in the order of items */
+    ngx_uint_t                      room;     /* for so many */
+};
+
+
+/* ngx_http_ratelimit_ctx.c */
+
+ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(
+    ngx_http_request_t *r, ngx_http_ratelimit_loc_conf_t *rlcf);
+ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_find_ctx(ngx_http_request_t *r);
+void ngx_http_ratelimit_cleanup(void *data);
+
+/* makes room for so many items */
+ngx_int_t ngx_http_ratelimit_grow_ctx(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t n);
+
+/* gives back what some of the items were charged */
+void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
+    ngx_uint_t n);
+
+/* makes verdicts complete, and finds the tightest; to be done when asked */
+void ngx_http_ratelimit_explain(ngx_http_ratelimit_ctx_t *ctx);
+
+
+/* NULL unless a context was kept */
+
+static ngx_inline ngx_http_ratelimit_ctx_t *
+ngx_http_ratelimit_get_ctx(ngx_http_request_t *r)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_get_module_ctx(r, ngx_http_ratelimit_module);
+
+    if (ctx != NULL || !(r->internal || r->filter_finalize)) {
+        return ctx;
+    }
+
+    return ngx_http_ratelimit_find_ctx(r);
+}
+
+
+/*
+ * From now on the request is known to be, or to have been, decided.  As
+ * ngx_pool_cleanup_add() would do it, but with no memory of its own.
+ */
+
+static ngx_inline void
+ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_pool_t  *pool;
+
+    if (ctx->cleanup.handler != NULL) {
+        return;
+    }
+
+    pool = ctx->request->pool;
+
+    ctx->cleanup.handler = ngx_http_ratelimit_cleanup;
+    ctx->cleanup.data = ctx;
+    ctx->cleanup.next = pool->cleanup;
+
+    pool->cleanup = &ctx->cleanup;
+
+    ngx_http_set_ctx(ctx->request, ctx, ngx_http_ratelimit_module);
+}
+
+
+/* the later one is told, see the order of statuses */
+
+static ngx_inline void
+ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_status_e status)
+{
+    if (status > ctx->status) {
+        ctx->status = status;
+    }
+}
+
+
+/* whether limits were asked, and at least one of them has answered */
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
+{
+    return (ctx->status >= NGX_HTTP_RATELIMIT_PASSED
+            && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED)
+           || (ctx->status == NGX_HTTP_RATELIMIT_FAILED_OPEN && ctx->charged);
+}
+
+
+static ngx_inline uint64_t
+ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx)
+{
+    uint64_t  seconds;
+
+    seconds = ngx_http_ratelimit_seconds(
+                          ctx->items[ctx->tightest].verdict.retry_after);
+
+    return ngx_max(seconds, 1);
+}
+
+
+#endif /* _NGX_HTTP_RATELIMIT_CTX_H_INCLUDED_ */
