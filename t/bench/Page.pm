@@ -20,7 +20,7 @@ sub print_table {
         $cells[0] =~ s/\*//g;
         $cells[5] =~ s/\*//g;
 
-        printf "%-66s %10s %10s %7s %14s %s\n", @cells;
+        printf "%-82s %8s %8s %7s %14s %s\n", @cells;
     }
 }
 
@@ -122,8 +122,9 @@ sub busy {
 
     return '' if $data->{load} < 0.5;
 
-    return "**The machine was busy**: what is said of two processes is not to "
-           . "be relied on,\nin favour of neither side.\n\n";
+    return "**The machine was busy**: what is said of two processes and of "
+           . "requests a second\nis not to be relied on, in favour of neither "
+           . "side.\n\n";
 }
 
 
