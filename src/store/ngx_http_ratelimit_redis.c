@@ -175,6 +175,13 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
         left = (ngx_msec_int_t) (command->deadline - ngx_current_msec);
 
         if (left > 0) {
+
+            /* who was told to go on may have asked, and set it too late */
+
+            if (redis->timer->timer_set) {
+                ngx_del_timer(redis->timer);
+            }
+
             ngx_add_timer(redis->timer, (ngx_msec_t) left);
             return;
         }
