@@ -7,6 +7,7 @@
 use strict;
 use warnings;
 
+use File::Temp;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -21,6 +22,7 @@ use constant SLACK => 0.07;     # seconds: this machine has other things to do
 my $redis = RedisServer->start;
 
 subtest 'who asks twice delays nobody else' => \&asks_twice;
+subtest 'what Redis repeats is not told' => \&repeats;
 
 done_testing();
 
@@ -73,4 +75,43 @@ END3
     Clients::await_answers(1, $first);
 
     is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+# a command that it does not know is told with its arguments
+
+sub repeats {
+    my %redis = map { ($_ => without($_)) } qw(AUTH EVALSHA);
+    my %location = map { ("/$_" => "ratelimit zone=$_;") } keys %redis;
+    my $gateway = gateway(<<"END", %location);
+ratelimit_redis AUTH redis://:hokus\@127.0.0.1:$redis{AUTH}{port} timeout=5s;
+ratelimit_redis EVALSHA redis://127.0.0.1:$redis{EVALSHA}{port} timeout=5s
+                prefix=:;
+ratelimit_zone \$arg_k zone=AUTH:1m rate=9r/d redis=AUTH;
+ratelimit_zone \$arg_k zone=EVALSHA:1m rate=9r/d redis=EVALSHA;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    for my $name (sort keys %redis) {
+        is(backend($clients, "/$name?k=pokus"), 'local', "$name: away")
+            for 1 .. 6;
+        like($gateway->log, qr/"ERR unknown command '$name'"/,
+             "$name: it is told why");
+    }
+
+    unlike($gateway->log, qr/hokus|pok/, 'neither a password nor a key is');
+}
+
+
+# a Redis that lacks a command
+
+sub without {
+    my ($command) = @_;
+
+    my $file = File::Temp->new;
+
+    print $file "rename-command $command unknown\n";
+    close $file;
+
+    return RedisServer->start('--include' => "$file");
 }

@@ -430,7 +430,10 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
 }
 
 
-/* of what it says itself only what can be printed is taken */
+/*
+ * Of what it says itself only what can be printed is taken, and nothing behind
+ * a comma: there Redis repeats what it was sent, a password or somebody's key.
+ */
 
 void
 ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
@@ -446,7 +449,7 @@ ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
     if (text != NULL) {
         p = ngx_slprintf(p, last, " \"");
 
-        for ( /* void */ ; len && p < last - 1; len--) {
+        for ( /* void */ ; len && *text != ',' && p < last - 1; len--) {
             *p++ = (*text < 0x20 || *text > 0x7e) ? '?' : *text;
             text++;
         }
