@@ -23,6 +23,7 @@ my $redis = RedisServer->start;
 
 subtest 'who asks twice delays nobody else' => \&asks_twice;
 subtest 'what Redis repeats is not told' => \&repeats;
+subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 
 done_testing();
 
@@ -114,4 +115,34 @@ sub without {
     close $file;
 
     return RedisServer->start('--include' => "$file");
+}
+
+
+# the time that Redis gives begins when it decides
+
+sub late_refusal {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        late => sub {
+            my ($command, $reply) = @_;
+            return $command->[0] =~ /^EVAL/ ? (['wait', 0.7], $reply) : $reply;
+        },
+    });
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=late;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=late:1m rate=1r/2s algorithm=sliding_log redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    is($clients->ask('GET /?k=a')->{status}, 200, 'the first one passes');
+
+    my $first = time;
+
+    $scripted->play('late');
+    is($clients->ask('GET /?k=a')->{status}, 429, 'the second one does not');
+    $scripted->play('honest');
+    is($clients->ask('GET /?k=a')->{status}, 429, 'nor does the third one');
+    is_deeply([$scripted->seen], [], 'for which Redis is not asked');
+
+    sleep $first + 2.1 - time;
+    is($clients->ask('GET /?k=a')->{status}, 200, 'until its time has come');
 }
