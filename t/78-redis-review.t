@@ -24,6 +24,7 @@ my $redis = RedisServer->start;
 subtest 'who asks twice delays nobody else' => \&asks_twice;
 subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
+subtest 'a refusal ends when others give back' => \&given_back;
 
 done_testing();
 
@@ -145,4 +146,55 @@ END
 
     sleep $first + 2.1 - time;
     is($clients->ask('GET /?k=a')->{status}, 200, 'until its time has come');
+}
+
+
+# others have charged the limit, but only for a while
+
+sub given_back {
+    my $other = ScriptedRedis->start(upstream => RedisServer->start);
+    my $backend = Clients::backend();
+    my $gateway = gateway(<<"END",
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
+ratelimit_redis other redis://127.0.0.1:$other->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=one:1m rate=1r/d redis=main;
+ratelimit_zone \$arg_k zone=two:1m rate=1r/d redis=main;
+ratelimit_zone \$arg_k zone=three:1m rate=1r/d redis=main;
+ratelimit_zone \$uri zone=none:1m rate=1r/d redis=other;
+END
+        '/one' => 'ratelimit zone=one;',
+        '/two' => 'ratelimit zone=two;',
+        '/three' => 'ratelimit zone=three;',
+        '/stores' => 'ratelimit zone=two; ratelimit zone=none;',
+        '/stages' => 'ratelimit zone=three; ratelimit zone=none after_auth;',
+        '/count' => 'ratelimit zone=one count=401; proxy_pass http://127.0.0.1:'
+                    . $backend->sockport . ';',
+    );
+    my $clients = Clients->new($gateway->{port});
+    my $status = sub { $clients->ask("GET $_[0]?k=given")->{status} };
+
+    for (['/stores' => 'two'], ['/stages' => 'three']) {
+        my ($held, $zone) = @$_;
+
+        is($clients->ask("GET $held?k=first")->{status}, 200,
+           "$held: nothing is left of one limit");
+        $other->play('hold');
+
+        my $client = $clients->send("GET $held?k=given");
+
+        Gateway::await(sub { grep { m{{given}:$zone:} } $redis->keys }, 'a charge');
+        is($status->("/$zone"), 429, "$held: refused while another is decided");
+        $other->play('honest');
+        Clients::await_answers(1, $client);
+        is($client->{answers}[0]{status}, 429, "$held: which is refused");
+        is($status->("/$zone"), 200, "$held: and not thereafter");
+    }
+
+    my $client = $clients->send('GET /count?k=given');
+    my $errand = Clients::errand($backend);
+
+    is($status->('/one'), 429, 'count: refused while another is answered');
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $client);
+    is($status->('/one'), 200, 'count: and not thereafter');
 }
