@@ -25,6 +25,7 @@ subtest 'who asks twice delays nobody else' => \&asks_twice;
 subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others give back' => \&given_back;
+subtest 'one of two connections is dead' => \&half_dead;
 
 done_testing();
 
@@ -182,7 +183,8 @@ END
 
         my $client = $clients->send("GET $held?k=given");
 
-        Gateway::await(sub { grep { m{{given}:$zone:} } $redis->keys }, 'a charge');
+        Gateway::await(sub { grep { /{given}:$zone:/ } $redis->keys },
+                       'a charge');
         is($status->("/$zone"), 429, "$held: refused while another is decided");
         $other->play('honest');
         Clients::await_answers(1, $client);
@@ -197,4 +199,31 @@ END
     Clients::reply($errand, 200);
     Clients::await_answers(1, $client);
     is($status->('/one'), 200, 'count: and not thereafter');
+}
+
+
+# as behind a firewall that has forgotten one of them
+
+sub half_dead {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        half => sub {
+            my ($command, $reply, $connection) = @_;
+            return $connection == 1 ? () : $reply;
+        },
+    });
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=half;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=100ms
+                connections=2;
+ratelimit_zone \$arg_k zone=half:1m rate=1000r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    Gateway::await(sub { backend($clients, '/?k=a') eq 'redis' }, 'Redis');
+    $scripted->play('half');
+
+    my %backend;
+    $backend{backend($clients, '/?k=a')}++ for 1 .. 50;
+
+    cmp_ok($backend{local}, '>=', 5, 'the dead one is tried');
+    cmp_ok($backend{local}, '<', 15, 'and given up');
 }

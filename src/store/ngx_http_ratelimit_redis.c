@@ -193,11 +193,11 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
 
         q = ngx_http_ratelimit_redis_leave(command);
         told = command->told;
-        command->expired = 1;
 
         ngx_atomic_fetch_add(&redis->shared->timeouts, 1);
 
         ngx_http_ratelimit_redis_reason(redis, "no answer in time", NULL, 0);
+        ngx_http_ratelimit_redis_expire(command);
         ngx_http_ratelimit_redis_failure(redis, told);
         ngx_http_ratelimit_redis_finish(redis, q, NGX_ERROR, redis->timeout);
     }

@@ -93,8 +93,23 @@ ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command,
     }
 
     (*conn)->expected++;
+    command->conn = *conn;
 
     return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_redis_expire(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_http_ratelimit_redis_conn_t  *conn;
+
+    conn = command->conn;
+    command->expired = 1;
+
+    if (++conn->missed >= RATELIMIT_BREAKER_FAILURES) {
+        ngx_http_ratelimit_redis_hang_up(conn);
+    }
 }
 
 
