@@ -26,6 +26,7 @@ subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others give back' => \&given_back;
 subtest 'one of two connections is dead' => \&half_dead;
+subtest 'a greeting is slower than commands' => \&slow_greeting;
 
 done_testing();
 
@@ -226,4 +227,35 @@ END
 
     cmp_ok($backend{local}, '>=', 5, 'the dead one is tried');
     cmp_ok($backend{local}, '<', 15, 'and given up');
+}
+
+
+# connect_timeout= has time for it, timeout= has not
+
+sub slow_greeting {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        slow => sub {
+            my ($command, $reply) = @_;
+            return $command->[0] eq 'SELECT' ? (['wait', 0.2], $reply) : $reply;
+        },
+    });
+
+    $scripted->play('slow');
+
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=slow;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port}/1 timeout=100ms
+                connect_timeout=2s;
+ratelimit_zone \$arg_k zone=slow:1m rate=10000r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+    my $well = sub { backend($clients, '/?k=a') eq 'redis' };
+
+    ok(Gateway::await($well, 'Redis'), 'it is well at first');
+
+    $scripted->play('silent');
+    $well->() for 1 .. 6;
+    like($gateway->log, qr/is not asked for a while/, 'and is given up');
+
+    $scripted->play('slow');
+    ok(Gateway::await($well, 'Redis', 10), 'and is well again');
 }

@@ -414,7 +414,7 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
                                    ngx_current_msec, (uint32_t) ngx_random()))
     {
         if (told == RATELIMIT_BREAKER_PROBE) {
-            ngx_http_ratelimit_redis_close(redis);
+            ngx_http_ratelimit_redis_give_up(redis);
         }
 
         return;
@@ -426,7 +426,7 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
                   "ratelimit: redis \"%V\" is not asked for a while: %*s",
                   &redis->name, redis->reason_len, redis->reason);
 
-    ngx_http_ratelimit_redis_close(redis);
+    ngx_http_ratelimit_redis_give_up(redis);
 }
 
 

@@ -147,6 +147,9 @@ ngx_int_t ngx_http_ratelimit_redis_open(ngx_http_ratelimit_redis_t *redis,
     ngx_cycle_t *cycle);
 void ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis);
 
+/* but for those that are being made, which may take longer than a command */
+void ngx_http_ratelimit_redis_give_up(ngx_http_ratelimit_redis_t *redis);
+
 /*
  * Sends a command as these bytes; the answer comes later, never from inside.
  * NGX_ERROR if there is no connection and none can be made.
