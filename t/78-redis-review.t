@@ -25,6 +25,7 @@ subtest 'who asks twice delays nobody else' => \&asks_twice;
 subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others give back' => \&given_back;
+subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'one of two connections is dead' => \&half_dead;
 subtest 'a greeting is slower than commands' => \&slow_greeting;
 
@@ -200,6 +201,29 @@ END
     Clients::reply($errand, 200);
     Clients::await_answers(1, $client);
     is($status->('/one'), 200, 'count: and not thereafter');
+}
+
+
+# the limit is whole, and nevertheless refuses
+
+sub never_allowed {
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=never cost=5;');
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=never:1m rate=3r/m redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    for my $asked (1, 0) {
+        $redis->forget_calls;
+
+        my $answer = $clients->ask('GET /?k=a');
+
+        is($answer->{status}, 429, 'refused');
+        cmp_ok($answer->{field}{'x-ratelimit-reset'}, '<=', 60,
+               'until it is whole it takes no longer than a period');
+        is($redis->calls('eval') + $redis->calls('evalsha') > 0, !!$asked,
+           'Redis is asked once');
+    }
 }
 
 

@@ -306,7 +306,14 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
         return;
     }
 
-    count = item->verdict.reset_after - item->verdict.retry_after;
+    /* a cost that is never allowed may find the limit whole before */
+
+    count = 0;
+
+    if (item->verdict.reset_after > item->verdict.retry_after) {
+        count = item->verdict.reset_after - item->verdict.retry_after;
+    }
+
     count = (count + RATELIMIT_SECOND - 1) / RATELIMIT_SECOND;
     count = ngx_min(count, NGX_HTTP_RATELIMIT_DENIED_RESET) + 1;
 
