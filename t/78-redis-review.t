@@ -26,6 +26,7 @@ subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others give back' => \&given_back;
 subtest 'a cost that is never allowed' => \&never_allowed;
+subtest 'nobody waits as long as a reply says' => \&long_delay;
 subtest 'one of two connections is dead' => \&half_dead;
 subtest 'a greeting is slower than commands' => \&slow_greeting;
 
@@ -224,6 +225,38 @@ END
         is($redis->calls('eval') + $redis->calls('evalsha') > 0, !!$asked,
            'Redis is asked once');
     }
+}
+
+
+# a verdict that lets pass, after a century
+
+sub long_delay {
+    my $verdict = pack 'Q<7', 1, 0, 1, 0, 3_000_000_000_000_000, 0, 0;
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        long => sub {
+            my ($command, $reply) = @_;
+            return $command->[0] !~ /^EVAL/ ? $reply
+                   : '$' . length($verdict) . "\r\n$verdict\r\n";
+        },
+        array => sub { return $_[0][0] =~ /^EVAL/ ? "*1\r\n+a\r\n" : $_[1] },
+    });
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=long;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=long:1m rate=100r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    for my $part (qw(long array)) {
+        $scripted->play('honest');
+        Gateway::await(sub { backend($clients, '/?k=a') eq 'redis' }, 'Redis');
+        $scripted->play($part);
+        is(backend($clients, '/?k=a'), 'local', "$part: not believed")
+            for 1 .. 6;
+    }
+
+    my @why = $gateway->log =~ /is not asked for a while: (.+)/g;
+
+    is_deeply(\@why, [('its answer makes no sense') x 2], 'it is told why');
 }
 
 

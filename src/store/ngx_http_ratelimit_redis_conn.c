@@ -406,8 +406,13 @@ ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context, void *reply,
             ngx_http_ratelimit_redis_lost(context->data);
         }
 
+        /* hiredis takes a reply that the reader refuses for lack of memory */
+
         if (context->err) {
-            ngx_http_ratelimit_redis_reason(command->redis, context->errstr,
+            ngx_http_ratelimit_redis_reason(command->redis,
+                                            context->err == REDIS_ERR_OOM
+                                            ? "its answer makes no sense"
+                                            : context->errstr,
                                             NULL, 0);
         }
 
