@@ -27,6 +27,7 @@ subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others give back' => \&given_back;
 subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'nobody waits as long as a reply says' => \&long_delay;
+subtest 'nothing of other requests is sent' => \&nothing_else;
 subtest 'one of two connections is dead' => \&half_dead;
 subtest 'a greeting is slower than commands' => \&slow_greeting;
 
@@ -257,6 +258,35 @@ END
     my @why = $gateway->log =~ /is not asked for a while: (.+)/g;
 
     is_deeply(\@why, [('its answer makes no sense') x 2], 'it is told why');
+}
+
+
+# the stamp, which ends an argument, is for what is given back
+
+sub nothing_else {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        careful => sub {
+            my ($command, $reply) = @_;
+            return $command->[0] !~ /^EVAL/ || $command->[-1] =~ /\0{8}\z/
+                   ? $reply : "-ERR what is that?\r\n";
+        },
+    });
+    my $limit = 'ratelimit zone=else rejected=count;';
+    my $gateway = gateway(<<"END", '/' => $limit);
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=else:1m rate=1000r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    $scripted->play('careful');
+
+    my @answers = $clients->series(
+        map { ['GET /?k=a', map { "X-$_: " . 'secret' x (10 * $_) } 1 .. 20] }
+        1 .. 40
+    );
+
+    is_deeply([grep { $_->{field}{'x-backend'} ne 'redis' } @answers], [],
+              'Redis is told nothing that it need not know');
 }
 
 
