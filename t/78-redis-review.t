@@ -28,6 +28,7 @@ subtest 'a refusal ends when others give back' => \&given_back;
 subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'nobody waits as long as a reply says' => \&long_delay;
 subtest 'nothing of other requests is sent' => \&nothing_else;
+subtest 'a refusal is that of one Redis' => \&another_redis;
 subtest 'one of two connections is dead' => \&half_dead;
 subtest 'a greeting is slower than commands' => \&slow_greeting;
 
@@ -287,6 +288,29 @@ END
 
     is_deeply([grep { $_->{field}{'x-backend'} ne 'redis' } @answers], [],
               'Redis is told nothing that it need not know');
+}
+
+
+# a reload moves the zone to a Redis that has refused nobody
+
+sub another_redis {
+    my $other = RedisServer->start;
+    my $config = sub {
+        return <<"END" . Gateway->server('/' => 'ratelimit zone=moved;');
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
+ratelimit_redis other redis://127.0.0.1:$other->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=moved:1m rate=1r/d redis=$_[0];
+END
+    };
+    my $gateway = Gateway->start(http => $config->('main'));
+    my $clients = Clients->new($gateway->{port});
+    my $status = sub { $clients->ask('GET /?k=a')->{status} };
+
+    is($status->(), $_, "main: $_") for 200, 429;
+    $gateway->reload($config->('main'));
+    is($status->(), 429, 'main: as before after a reload');
+    $gateway->reload($config->('other'));
+    is($status->(), $_, "other: $_") for 200, 429;
 }
 
 
