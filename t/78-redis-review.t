@@ -29,6 +29,7 @@ subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'nobody waits as long as a reply says' => \&long_delay;
 subtest 'nothing of other requests is sent' => \&nothing_else;
 subtest 'a refusal is that of one Redis' => \&another_redis;
+subtest 'who keeps asking stays out without Redis' => \&keeps_asking;
 subtest 'one of two connections is dead' => \&half_dead;
 subtest 'a greeting is slower than commands' => \&slow_greeting;
 
@@ -311,6 +312,37 @@ END
     is($status->(), 429, 'main: as before after a reload');
     $gateway->reload($config->('other'));
     is($status->(), $_, "other: $_") for 200, 429;
+}
+
+
+# refused requests count, also for the time without Redis
+
+sub keeps_asking {
+    my $server = RedisServer->start;
+    my $limit = 'ratelimit zone=keeps rejected=count;';
+    my $gateway = gateway(<<"END", '/' => $limit);
+ratelimit_redis main redis://127.0.0.1:$server->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=keeps:1m rate=2r/2s algorithm=sliding_log redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+    my $start = time;
+    my $last;
+
+    is($clients->ask('GET /?k=a')->{status}, 200, 'two pass') for 1 .. 2;
+
+    while (time < $start + 1.9) {
+        $last = $clients->ask('GET /?k=a');
+        sleep 0.1;
+    }
+
+    is($last->{status}, 429, 'others do not');
+    $server->kill;
+    sleep $start + 2.2 - time;
+
+    my $answer = $clients->ask('GET /?k=a');
+
+    is($answer->{field}{'x-backend'}, 'local', 'Redis is away');
+    is($answer->{status}, 429, 'who has kept asking is out');
 }
 
 

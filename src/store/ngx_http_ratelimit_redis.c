@@ -93,6 +93,8 @@ ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
 static void
 ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q)
 {
+    ngx_http_ratelimit_twin_charge(q);
+
     (void) ngx_http_ratelimit_redis_ask(q->subjects[0].use->zone->redis, q,
                                         RATELIMIT_SCRIPT_INSIST);
 }
@@ -379,11 +381,12 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
     if (rc == NGX_ERROR) {
         ngx_atomic_fetch_add(&redis->shared->fallbacks, 1);
 
-    } else if (q->allowed) {
+    } else {
         ngx_http_ratelimit_twin_charge(q);
 
-    } else {
-        ngx_http_ratelimit_denied_remember(q, age);
+        if (!q->allowed) {
+            ngx_http_ratelimit_denied_remember(q, age);
+        }
     }
 
     q->done(q, rc);
