@@ -218,6 +218,7 @@ ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
         item->cost = cost;
         item->insist = limit->insist;
         item->verdict.brief = 0;
+        item->verdict.stamp = 0;
         item++;
 
         place->table = zone->table;
@@ -227,6 +228,7 @@ ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
         subject->use = &limit->use;
         subject->key = *key;
         subject->backend = backend;
+        subject->stamp = 0;
         subject++;
 
         ctx->plans[ctx->n++] = plan;

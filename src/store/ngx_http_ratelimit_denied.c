@@ -67,19 +67,20 @@ ngx_int_t
 ngx_http_ratelimit_denied_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, void *tag)
 {
-    u_char     *p;
-    size_t      size;
-    ngx_str_t   name;
+    size_t     size;
+    ngx_str_t  name;
 
-    name.len = sizeof("ratelimit:denied:") - 1 + zone->name.len;
+    /* what one Redis said is not held against who is counted in another */
+
+    name.len = sizeof("ratelimit:denied::") - 1 + zone->redis->name.len
+               + zone->name.len;
     name.data = ngx_pnalloc(cf->pool, name.len);
     if (name.data == NULL) {
         return NGX_ERROR;
     }
 
-    p = ngx_cpymem(name.data, "ratelimit:denied:",
-                   sizeof("ratelimit:denied:") - 1);
-    ngx_memcpy(p, zone->name.data, zone->name.len);
+    (void) ngx_sprintf(name.data, "ratelimit:denied:%V:%V",
+                       &zone->redis->name, &zone->name);
 
     size = ngx_max(zone->shm_zone->shm.size / 8, 32 * ngx_pagesize);
 
@@ -306,7 +307,14 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
         return;
     }
 
-    count = item->verdict.reset_after - item->verdict.retry_after;
+    /* a cost that is never allowed may find the limit whole before */
+
+    count = 0;
+
+    if (item->verdict.reset_after > item->verdict.retry_after) {
+        count = item->verdict.reset_after - item->verdict.retry_after;
+    }
+
     count = (count + RATELIMIT_SECOND - 1) / RATELIMIT_SECOND;
     count = ngx_min(count, NGX_HTTP_RATELIMIT_DENIED_RESET) + 1;
 

@@ -93,6 +93,8 @@ ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
 static void
 ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q)
 {
+    ngx_http_ratelimit_twin_charge(q);
+
     (void) ngx_http_ratelimit_redis_ask(q->subjects[0].use->zone->redis, q,
                                         RATELIMIT_SCRIPT_INSIST);
 }
@@ -175,6 +177,13 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
         left = (ngx_msec_int_t) (command->deadline - ngx_current_msec);
 
         if (left > 0) {
+
+            /* who was told to go on may have asked, and set it too late */
+
+            if (redis->timer->timer_set) {
+                ngx_del_timer(redis->timer);
+            }
+
             ngx_add_timer(redis->timer, (ngx_msec_t) left);
             return;
         }
@@ -186,11 +195,11 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
 
         q = ngx_http_ratelimit_redis_leave(command);
         told = command->told;
-        command->expired = 1;
 
         ngx_atomic_fetch_add(&redis->shared->timeouts, 1);
 
         ngx_http_ratelimit_redis_reason(redis, "no answer in time", NULL, 0);
+        ngx_http_ratelimit_redis_expire(command);
         ngx_http_ratelimit_redis_failure(redis, told);
         ngx_http_ratelimit_redis_finish(redis, q, NGX_ERROR, redis->timeout);
     }
@@ -372,11 +381,12 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
     if (rc == NGX_ERROR) {
         ngx_atomic_fetch_add(&redis->shared->fallbacks, 1);
 
-    } else if (q->allowed) {
+    } else {
         ngx_http_ratelimit_twin_charge(q);
 
-    } else {
-        ngx_http_ratelimit_denied_remember(q, age);
+        if (!q->allowed) {
+            ngx_http_ratelimit_denied_remember(q, age);
+        }
     }
 
     q->done(q, rc);
@@ -407,7 +417,7 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
                                    ngx_current_msec, (uint32_t) ngx_random()))
     {
         if (told == RATELIMIT_BREAKER_PROBE) {
-            ngx_http_ratelimit_redis_close(redis);
+            ngx_http_ratelimit_redis_give_up(redis);
         }
 
         return;
@@ -419,11 +429,14 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
                   "ratelimit: redis \"%V\" is not asked for a while: %*s",
                   &redis->name, redis->reason_len, redis->reason);
 
-    ngx_http_ratelimit_redis_close(redis);
+    ngx_http_ratelimit_redis_give_up(redis);
 }
 
 
-/* of what it says itself only what can be printed is taken */
+/*
+ * Of what it says itself only what can be printed is taken, and nothing behind
+ * a comma: there Redis repeats what it was sent, a password or somebody's key.
+ */
 
 void
 ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
@@ -439,7 +452,7 @@ ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
     if (text != NULL) {
         p = ngx_slprintf(p, last, " \"");
 
-        for ( /* void */ ; len && p < last - 1; len--) {
+        for ( /* void */ ; len && *text != ',' && p < last - 1; len--) {
             *p++ = (*text < 0x20 || *text > 0x7e) ? '?' : *text;
             text++;
         }

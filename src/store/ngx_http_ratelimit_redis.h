@@ -89,6 +89,7 @@ typedef struct {
     ngx_queue_t                     queue;
     ngx_http_ratelimit_redis_t     *redis;
     ngx_http_ratelimit_query_t     *query;    /* NULL: nobody waits */
+    ngx_http_ratelimit_redis_conn_t  *conn;   /* where the answer comes */
     ngx_msec_t                      deadline;
     ratelimit_script_e              op;
     ratelimit_breaker_e             told;
@@ -146,12 +147,22 @@ ngx_int_t ngx_http_ratelimit_redis_open(ngx_http_ratelimit_redis_t *redis,
     ngx_cycle_t *cycle);
 void ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis);
 
+/* but for those that are being made, which may take longer than a command */
+void ngx_http_ratelimit_redis_give_up(ngx_http_ratelimit_redis_t *redis);
+
 /*
  * Sends a command as these bytes; the answer comes later, never from inside.
  * NGX_ERROR if there is no connection and none can be made.
  */
 ngx_int_t ngx_http_ratelimit_redis_send(
     ngx_http_ratelimit_redis_command_t *command, u_char *data, size_t len);
+
+/*
+ * Nobody waits for the answer to the command any longer.  A connection on
+ * which nothing comes is given up, though others may live.
+ */
+void ngx_http_ratelimit_redis_expire(
+    ngx_http_ratelimit_redis_command_t *command);
 
 
 /* ngx_http_ratelimit_redis_server.c */

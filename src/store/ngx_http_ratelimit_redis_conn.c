@@ -17,6 +17,10 @@ static ngx_int_t ngx_http_ratelimit_redis_greet(
 static ngx_int_t ngx_http_ratelimit_redis_say(
     ngx_http_ratelimit_redis_conn_t *conn, int argc, ngx_str_t *words);
 
+static ngx_uint_t ngx_http_ratelimit_redis_is_made(
+    ngx_http_ratelimit_redis_conn_t *conn);
+static void ngx_http_ratelimit_redis_made(
+    ngx_http_ratelimit_redis_conn_t *conn);
 static void ngx_http_ratelimit_redis_on_connect(
     const redisAsyncContext *context, int status);
 static void ngx_http_ratelimit_redis_on_greeting(redisAsyncContext *context,
@@ -61,6 +65,22 @@ ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis)
 }
 
 
+void
+ngx_http_ratelimit_redis_give_up(ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_uint_t                        i;
+    ngx_http_ratelimit_redis_conn_t  *conn;
+
+    for (i = 0; i < redis->connections; i++) {
+        conn = redis->conns[i];
+
+        if (conn != NULL && ngx_http_ratelimit_redis_is_made(conn)) {
+            ngx_http_ratelimit_redis_hang_up(conn);
+        }
+    }
+}
+
+
 ngx_int_t
 ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command,
     u_char *data, size_t len)
@@ -93,8 +113,27 @@ ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command,
     }
 
     (*conn)->expected++;
+    command->conn = *conn;
 
     return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_redis_expire(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_http_ratelimit_redis_conn_t  *conn;
+
+    conn = command->conn;
+    conn->missed++;
+
+    command->expired = 1;
+
+    if (conn->missed >= RATELIMIT_BREAKER_FAILURES
+        && ngx_http_ratelimit_redis_is_made(conn))
+    {
+        ngx_http_ratelimit_redis_hang_up(conn);
+    }
 }
 
 
@@ -249,6 +288,7 @@ ngx_http_ratelimit_redis_say(ngx_http_ratelimit_redis_conn_t *conn, int argc,
     }
 
     conn->expected++;
+    conn->greetings++;
 
     return NGX_OK;
 }
@@ -285,7 +325,6 @@ static void
 ngx_http_ratelimit_redis_on_connect(const redisAsyncContext *context,
     int status)
 {
-    ngx_event_t                      *wev;
     ngx_http_ratelimit_redis_conn_t  *conn;
 
     conn = context->data;
@@ -297,9 +336,27 @@ ngx_http_ratelimit_redis_on_connect(const redisAsyncContext *context,
     }
 
     conn->connected = 1;
+    ngx_http_ratelimit_redis_made(conn);
+}
+
+
+/* there is a time for connecting and for greetings */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_is_made(ngx_http_ratelimit_redis_conn_t *conn)
+{
+    return !conn->connection->write->timer_set;
+}
+
+
+static void
+ngx_http_ratelimit_redis_made(ngx_http_ratelimit_redis_conn_t *conn)
+{
+    ngx_event_t  *wev;
+
     wev = conn->connection->write;
 
-    if (wev->timer_set) {
+    if (conn->greetings == 0 && wev->timer_set) {
         ngx_del_timer(wev);
     }
 }
@@ -312,7 +369,13 @@ ngx_http_ratelimit_redis_on_greeting(redisAsyncContext *context, void *reply,
     redisReply                       *r = reply;
     ngx_http_ratelimit_redis_conn_t  *conn = data;
 
-    if (r == NULL || r->type == REDIS_REPLY_STATUS) {
+    if (r == NULL) {
+        return;
+    }
+
+    if (r->type == REDIS_REPLY_STATUS) {
+        conn->greetings--;
+        ngx_http_ratelimit_redis_made(conn);
         return;
     }
 
@@ -343,8 +406,13 @@ ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context, void *reply,
             ngx_http_ratelimit_redis_lost(context->data);
         }
 
+        /* hiredis takes a reply that the reader refuses for lack of memory */
+
         if (context->err) {
-            ngx_http_ratelimit_redis_reason(command->redis, context->errstr,
+            ngx_http_ratelimit_redis_reason(command->redis,
+                                            context->err == REDIS_ERR_OOM
+                                            ? "its answer makes no sense"
+                                            : context->errstr,
                                             NULL, 0);
         }
 

@@ -24,6 +24,8 @@ struct ngx_http_ratelimit_redis_conn_s {
     redisAsyncContext              *context;
     ngx_connection_t               *connection;
     ngx_uint_t                      expected; /* replies */
+    ngx_uint_t                      missed;   /* in a row */
+    ngx_uint_t                      greetings;  /* to be answered */
     unsigned                        connected:1;
     unsigned                        writing:1;
     redisReply                      reply;    /* the one at hand */

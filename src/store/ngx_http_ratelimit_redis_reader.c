@@ -57,6 +57,7 @@ ngx_http_ratelimit_redis_reply_object(const redisReadTask *task)
     }
 
     conn->expected--;
+    conn->missed = 0;
 
     conn->reply.type = task->type;
     conn->reply.str = conn->text;

@@ -1,6 +1,6 @@
 
 /*
- * What Redis admits is counted in shared memory, too, by zones that go on
+ * What Redis counts is counted in shared memory, too, by zones that go on
  * there when it fails: so a failure gives nobody his limits anew.
  */
 
@@ -8,7 +8,7 @@
 #include "store/ngx_http_ratelimit_redis.h"
 
 
-/* it was admitted: what the twin thinks of it does not matter */
+/* Redis has decided: what the twin thinks of it does not matter */
 
 void
 ngx_http_ratelimit_twin_charge(ngx_http_ratelimit_query_t *q)
@@ -23,7 +23,9 @@ ngx_http_ratelimit_twin_charge(ngx_http_ratelimit_query_t *q)
 
     for (i = 0; i < q->n; i++) {
 
-        if (!q->subjects[i].use->zone->twin) {
+        if (!q->subjects[i].use->zone->twin
+            || (!q->allowed && !q->items[i].insist))
+        {
             continue;
         }
 

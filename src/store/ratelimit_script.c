@@ -48,8 +48,8 @@ typedef struct {
 static unsigned char *ratelimit_script_put(unsigned char *p, uint64_t number,
     unsigned bytes);
 static uint64_t ratelimit_script_get(const unsigned char *p);
-static int ratelimit_script_sound(const ratelimit_verdict_t *verdict,
-    uint64_t flags);
+static int ratelimit_script_sound(const ratelimit_rule_t *rule,
+    const ratelimit_verdict_t *verdict, uint64_t flags);
 
 
 #define ratelimit_script_piece(algorithms, text)                              \
@@ -192,20 +192,29 @@ ratelimit_script_verdict(ratelimit_item_t *item, const unsigned char *reply)
     verdict->soft = ((flags & RATELIMIT_SCRIPT_SOFT) != 0);
     verdict->rebase = ((flags & RATELIMIT_SCRIPT_REBASE) != 0);
 
-    return ratelimit_script_sound(verdict, flags);
+    return ratelimit_script_sound(item->rule, verdict, flags);
 }
 
 
-/* who is refused is told when to come again, and nothing else */
+/*
+ * Who is refused is told when to come again, and nothing else; nobody waits for
+ * longer than a rule can make him wait.
+ */
 
 static int
-ratelimit_script_sound(const ratelimit_verdict_t *verdict, uint64_t flags)
+ratelimit_script_sound(const ratelimit_rule_t *rule,
+    const ratelimit_verdict_t *verdict, uint64_t flags)
 {
+    uint64_t  longest;
+
+    longest = rule->wait + rule->ceiling * rule->period / rule->limit
+              + RATELIMIT_SKEW;
+
     if (flags > RATELIMIT_SCRIPT_FLAGS
         || verdict->remaining > verdict->limit
         || verdict->reset_after > RATELIMIT_SCRIPT_MAX
         || verdict->retry_after > RATELIMIT_SCRIPT_MAX
-        || verdict->delay > RATELIMIT_SCRIPT_MAX
+        || verdict->delay > longest
         || verdict->excess > RATELIMIT_SCRIPT_MAX
         || verdict->stamp > RATELIMIT_SCRIPT_MAX)
     {

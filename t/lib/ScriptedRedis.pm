@@ -12,13 +12,13 @@ package ScriptedRedis;
 #     $scripted->play('cut');
 #     $scripted->seen;                 # ('EVALSHA', ...) since then
 #
-# A part is called with a command, [NAME, ARGUMENT...], and with the bytes that
-# the real Redis says to it if there is an upstream; for a new connection the
-# command is ['CONNECT'].  It returns what is done on that connection: bytes to
-# send, ['wait', SECONDS], ['hold'] until another part is played, ['close'], or
-# ['reset'].  There are always the parts "honest", "silent", which never
-# answers, "hold", which answers when the next part is played, and "refuse",
-# which closes every connection at once.
+# A part is called with a command, [NAME, ARGUMENT...], with the bytes that the
+# real Redis says to it if there is an upstream, and with the number of the
+# connection; for a new one the command is ['CONNECT'].  It returns what is done
+# on that connection: bytes to send, ['wait', SECONDS], ['hold'] until another
+# part is played, ['close'], or ['reset'].  There are always the parts "honest",
+# "silent", which never answers, "hold", which answers when the next part is
+# played, and "refuse", which closes every connection at once.
 
 use strict;
 use warnings;
@@ -135,7 +135,8 @@ sub accept {
     my ($self) = @_;
 
     my $socket = $self->{listen}->accept or return;
-    my $connection = { socket => $socket, in => '', todo => [] };
+    my $connection = { socket => $socket, in => '', todo => [],
+                       number => ++$self->{connections} };
 
     $socket->autoflush(1);
     $self->{open}{fileno $socket} = $connection;
@@ -187,7 +188,8 @@ sub command {
 
     push @{$self->{seen}}, uc $command->[0];
     push @{$connection->{todo}},
-         $self->{parts}{$self->{part}}->($command, $reply);
+         $self->{parts}{$self->{part}}->($command, $reply,
+                                         $connection->{number});
 }
 
 

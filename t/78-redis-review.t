@@ -1,0 +1,404 @@
+#!/usr/bin/perl
+
+# What goes wrong only when several things come together: a request that asks
+# twice, one dead connection among others that live, a greeting that is slow.
+# If this fails, some wait longer than they should, or for ever.
+
+use strict;
+use warnings;
+
+use File::Temp;
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use lib 't/lib';
+use Clients;
+use Gateway;
+use RedisServer;
+use ScriptedRedis;
+
+use constant SLACK => 0.07;     # seconds: this machine has other things to do
+
+my $redis = RedisServer->start;
+
+subtest 'who asks twice delays nobody else' => \&asks_twice;
+subtest 'what Redis repeats is not told' => \&repeats;
+subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
+subtest 'a refusal ends when others give back' => \&given_back;
+subtest 'a cost that is never allowed' => \&never_allowed;
+subtest 'nobody waits as long as a reply says' => \&long_delay;
+subtest 'nothing of other requests is sent' => \&nothing_else;
+subtest 'a refusal is that of one Redis' => \&another_redis;
+subtest 'who keeps asking stays out without Redis' => \&keeps_asking;
+subtest 'one of two connections is dead' => \&half_dead;
+subtest 'a greeting is slower than commands' => \&slow_greeting;
+
+done_testing();
+
+
+sub gateway {
+    my ($http, %location) = @_;
+
+    return Gateway->start(http => <<'END' . $http . Gateway->server(%location));
+add_header X-Backend $ratelimit_backend always;
+END
+}
+
+
+sub backend {
+    my ($clients, $uri) = @_;
+
+    return $clients->ask("GET $uri")->{field}{'x-backend'};
+}
+
+
+# the first one runs out of time, and asks again after authentication
+
+sub asks_twice {
+    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my $gateway = gateway(<<"END", '/twice' => <<'END2', '/once' => <<'END3');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=250ms;
+ratelimit_zone \$arg_k zone=one:1m rate=100r/d redis=main;
+ratelimit_zone \$arg_k zone=two:1m rate=100r/d redis=main;
+END
+ratelimit zone=one;
+ratelimit zone=two after_auth;
+END2
+ratelimit zone=one;
+END3
+    my $clients = Clients->new($gateway->{port});
+
+    is(backend($clients, '/once?k=a'), 'redis', 'Redis is well');
+
+    $scripted->play('silent');
+
+    my $first = $clients->send('GET /twice?k=a');
+    sleep 0.15;
+
+    my $start = time;
+    my $second = $clients->send('GET /once?k=a');
+
+    Clients::await_answers(1, $second);
+    cmp_ok($second->{answers}[0]{at} - $start, '<', 0.25 + SLACK,
+           'the other one waits no longer than its timeout');
+    Clients::await_answers(1, $first);
+
+    is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+# a command that it does not know is told with its arguments
+
+sub repeats {
+    my %redis = map { ($_ => without($_)) } qw(AUTH EVALSHA);
+    my %location = map { ("/$_" => "ratelimit zone=$_;") } keys %redis;
+    my $gateway = gateway(<<"END", %location);
+ratelimit_redis AUTH redis://:hokus\@127.0.0.1:$redis{AUTH}{port} timeout=5s;
+ratelimit_redis EVALSHA redis://127.0.0.1:$redis{EVALSHA}{port} timeout=5s
+                prefix=:;
+ratelimit_zone \$arg_k zone=AUTH:1m rate=9r/d redis=AUTH;
+ratelimit_zone \$arg_k zone=EVALSHA:1m rate=9r/d redis=EVALSHA;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    for my $name (sort keys %redis) {
+        is(backend($clients, "/$name?k=pokus"), 'local', "$name: away")
+            for 1 .. 6;
+        like($gateway->log, qr/"ERR unknown command '$name'"/,
+             "$name: it is told why");
+    }
+
+    unlike($gateway->log, qr/hokus|pok/, 'neither a password nor a key is');
+}
+
+
+# a Redis that lacks a command
+
+sub without {
+    my ($command) = @_;
+
+    my $file = File::Temp->new;
+
+    print $file "rename-command $command unknown\n";
+    close $file;
+
+    return RedisServer->start('--include' => "$file");
+}
+
+
+# the time that Redis gives begins when it decides
+
+sub late_refusal {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        late => sub {
+            my ($command, $reply) = @_;
+            return $command->[0] =~ /^EVAL/ ? (['wait', 0.7], $reply) : $reply;
+        },
+    });
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=late;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=late:1m rate=1r/2s algorithm=sliding_log redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    is($clients->ask('GET /?k=a')->{status}, 200, 'the first one passes');
+
+    my $first = time;
+
+    $scripted->play('late');
+    is($clients->ask('GET /?k=a')->{status}, 429, 'the second one does not');
+    $scripted->play('honest');
+    is($clients->ask('GET /?k=a')->{status}, 429, 'nor does the third one');
+    is_deeply([$scripted->seen], [], 'for which Redis is not asked');
+
+    sleep $first + 2.1 - time;
+    is($clients->ask('GET /?k=a')->{status}, 200, 'until its time has come');
+}
+
+
+# others have charged the limit, but only for a while
+
+sub given_back {
+    my $other = ScriptedRedis->start(upstream => RedisServer->start);
+    my $backend = Clients::backend();
+    my $gateway = gateway(<<"END",
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
+ratelimit_redis other redis://127.0.0.1:$other->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=one:1m rate=1r/d redis=main;
+ratelimit_zone \$arg_k zone=two:1m rate=1r/d redis=main;
+ratelimit_zone \$arg_k zone=three:1m rate=1r/d redis=main;
+ratelimit_zone \$uri zone=none:1m rate=1r/d redis=other;
+END
+        '/one' => 'ratelimit zone=one;',
+        '/two' => 'ratelimit zone=two;',
+        '/three' => 'ratelimit zone=three;',
+        '/stores' => 'ratelimit zone=two; ratelimit zone=none;',
+        '/stages' => 'ratelimit zone=three; ratelimit zone=none after_auth;',
+        '/count' => 'ratelimit zone=one count=401; proxy_pass http://127.0.0.1:'
+                    . $backend->sockport . ';',
+    );
+    my $clients = Clients->new($gateway->{port});
+    my $status = sub { $clients->ask("GET $_[0]?k=given")->{status} };
+
+    for (['/stores' => 'two'], ['/stages' => 'three']) {
+        my ($held, $zone) = @$_;
+
+        is($clients->ask("GET $held?k=first")->{status}, 200,
+           "$held: nothing is left of one limit");
+        $other->play('hold');
+
+        my $client = $clients->send("GET $held?k=given");
+
+        Gateway::await(sub { grep { /{given}:$zone:/ } $redis->keys },
+                       'a charge');
+        is($status->("/$zone"), 429, "$held: refused while another is decided");
+        $other->play('honest');
+        Clients::await_answers(1, $client);
+        is($client->{answers}[0]{status}, 429, "$held: which is refused");
+        is($status->("/$zone"), 200, "$held: and not thereafter");
+    }
+
+    my $client = $clients->send('GET /count?k=given');
+    my $errand = Clients::errand($backend);
+
+    is($status->('/one'), 429, 'count: refused while another is answered');
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $client);
+    is($status->('/one'), 200, 'count: and not thereafter');
+}
+
+
+# the limit is whole, and nevertheless refuses
+
+sub never_allowed {
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=never cost=5;');
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=never:1m rate=3r/m redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    for my $asked (1, 0) {
+        $redis->forget_calls;
+
+        my $answer = $clients->ask('GET /?k=a');
+
+        is($answer->{status}, 429, 'refused');
+        cmp_ok($answer->{field}{'x-ratelimit-reset'}, '<=', 60,
+               'until it is whole it takes no longer than a period');
+        is($redis->calls('eval') + $redis->calls('evalsha') > 0, !!$asked,
+           'Redis is asked once');
+    }
+}
+
+
+# a verdict that lets pass, after a century
+
+sub long_delay {
+    my $verdict = pack 'Q<7', 1, 0, 1, 0, 3_000_000_000_000_000, 0, 0;
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        long => sub {
+            my ($command, $reply) = @_;
+            return $command->[0] !~ /^EVAL/ ? $reply
+                   : '$' . length($verdict) . "\r\n$verdict\r\n";
+        },
+        array => sub { return $_[0][0] =~ /^EVAL/ ? "*1\r\n+a\r\n" : $_[1] },
+    });
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=long;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=long:1m rate=100r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    for my $part (qw(long array)) {
+        $scripted->play('honest');
+        Gateway::await(sub { backend($clients, '/?k=a') eq 'redis' }, 'Redis');
+        $scripted->play($part);
+        is(backend($clients, '/?k=a'), 'local', "$part: not believed")
+            for 1 .. 6;
+    }
+
+    my @why = $gateway->log =~ /is not asked for a while: (.+)/g;
+
+    is_deeply(\@why, [('its answer makes no sense') x 2], 'it is told why');
+}
+
+
+# the stamp, which ends an argument, is for what is given back
+
+sub nothing_else {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        careful => sub {
+            my ($command, $reply) = @_;
+            return $command->[0] !~ /^EVAL/ || $command->[-1] =~ /\0{8}\z/
+                   ? $reply : "-ERR what is that?\r\n";
+        },
+    });
+    my $limit = 'ratelimit zone=else rejected=count;';
+    my $gateway = gateway(<<"END", '/' => $limit);
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=else:1m rate=1000r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    $scripted->play('careful');
+
+    my @answers = $clients->series(
+        map { ['GET /?k=a', map { "X-$_: " . 'secret' x (10 * $_) } 1 .. 20] }
+        1 .. 40
+    );
+
+    is_deeply([grep { $_->{field}{'x-backend'} ne 'redis' } @answers], [],
+              'Redis is told nothing that it need not know');
+}
+
+
+# a reload moves the zone to a Redis that has refused nobody
+
+sub another_redis {
+    my $other = RedisServer->start;
+    my $config = sub {
+        return <<"END" . Gateway->server('/' => 'ratelimit zone=moved;');
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
+ratelimit_redis other redis://127.0.0.1:$other->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=moved:1m rate=1r/d redis=$_[0];
+END
+    };
+    my $gateway = Gateway->start(http => $config->('main'));
+    my $clients = Clients->new($gateway->{port});
+    my $status = sub { $clients->ask('GET /?k=a')->{status} };
+
+    is($status->(), $_, "main: $_") for 200, 429;
+    $gateway->reload($config->('main'));
+    is($status->(), 429, 'main: as before after a reload');
+    $gateway->reload($config->('other'));
+    is($status->(), $_, "other: $_") for 200, 429;
+}
+
+
+# refused requests count, also for the time without Redis
+
+sub keeps_asking {
+    my $server = RedisServer->start;
+    my $limit = 'ratelimit zone=keeps rejected=count;';
+    my $gateway = gateway(<<"END", '/' => $limit);
+ratelimit_redis main redis://127.0.0.1:$server->{port} timeout=5s;
+ratelimit_zone \$arg_k zone=keeps:1m rate=2r/2s algorithm=sliding_log redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+    my $start = time;
+    my $last;
+
+    is($clients->ask('GET /?k=a')->{status}, 200, 'two pass') for 1 .. 2;
+
+    while (time < $start + 1.9) {
+        $last = $clients->ask('GET /?k=a');
+        sleep 0.1;
+    }
+
+    is($last->{status}, 429, 'others do not');
+    $server->kill;
+    sleep $start + 2.2 - time;
+
+    my $answer = $clients->ask('GET /?k=a');
+
+    is($answer->{field}{'x-backend'}, 'local', 'Redis is away');
+    is($answer->{status}, 429, 'who has kept asking is out');
+}
+
+
+# as behind a firewall that has forgotten one of them
+
+sub half_dead {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        half => sub {
+            my ($command, $reply, $connection) = @_;
+            return $connection == 1 ? () : $reply;
+        },
+    });
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=half;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=100ms
+                connections=2;
+ratelimit_zone \$arg_k zone=half:1m rate=1000r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    Gateway::await(sub { backend($clients, '/?k=a') eq 'redis' }, 'Redis');
+    $scripted->play('half');
+
+    my %backend;
+    $backend{backend($clients, '/?k=a')}++ for 1 .. 50;
+
+    cmp_ok($backend{local}, '>=', 5, 'the dead one is tried');
+    cmp_ok($backend{local}, '<', 15, 'and given up');
+}
+
+
+# connect_timeout= has time for it, timeout= has not
+
+sub slow_greeting {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        slow => sub {
+            my ($command, $reply) = @_;
+            return $command->[0] eq 'SELECT' ? (['wait', 0.2], $reply) : $reply;
+        },
+    });
+
+    $scripted->play('slow');
+
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=slow;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port}/1 timeout=100ms
+                connect_timeout=2s;
+ratelimit_zone \$arg_k zone=slow:1m rate=10000r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+    my $well = sub { backend($clients, '/?k=a') eq 'redis' };
+
+    ok(Gateway::await($well, 'Redis'), 'it is well at first');
+
+    $scripted->play('silent');
+    $well->() for 1 .. 6;
+    like($gateway->log, qr/is not asked for a while/, 'and is given up');
+
+    $scripted->play('slow');
+    ok(Gateway::await($well, 'Redis', 10), 'and is well again');
+}
