@@ -43,8 +43,7 @@ typedef struct {
                                                  within it; NULL: none come */
     ngx_uint_t                      together; /* rules asked in one query */
     ngx_uint_t                      lasting;  /* a refusal holds as long as it
-                                                 says: nobody gives back; of
-                                                 one name all or none */
+                                                 says: no outcome gives back */
     ratelimit_hash_t                secret;   /* for hashing keys */
     ngx_str_t                       suffix;   /* of the names of counters */
 } ngx_http_ratelimit_use_t;
