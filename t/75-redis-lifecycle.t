@@ -27,6 +27,7 @@ my $gateway = Gateway->start(workers => 2, http => config());
 my $clients = Clients->new($gateway->{port});
 
 subtest 'who leaves while waiting' => \&leave;
+subtest 'who leaves and does not count' => \&leave_uncounted;
 subtest 'a thousand keys' => \&thousand;
 subtest 'a thousand at once that leave' => \&thousand_leave;
 subtest 'HTTP/2' => \&http2;
@@ -148,6 +149,26 @@ sub leave {
     is($all[4]{answers}[0]{status}, 200, 'who stays is answered');
     cmp_ok(left('leave'), '>=', 5, 'none counts twice');
     is(statuses('/z?k=after'), 200, 'and all goes on');
+}
+
+
+# 499 is none of the statuses that count
+
+sub leave_uncounted {
+    $scripted->play('hold');
+
+    my @all = map { $clients->send('GET /count?k=uncounted') } 1 .. 3;
+
+    push @all, $clients->send('GET /z?k=uncounted');
+
+    asked(4);
+    Clients::leave($_) for @all;
+    logged('/count?k=uncounted 499', 3);
+    logged('/z?k=uncounted 499', 1);
+    honest();
+
+    Gateway::await(sub { left('uncounted') == 9 }, 'what is given back');
+    pass('all but one');
 }
 
 

@@ -126,7 +126,7 @@ ngx_http_ratelimit_cleanup(void *data)
     ngx_http_ratelimit_ctx_t  *ctx = data;
 
     if (ctx->waiting) {
-        ngx_http_ratelimit_store_cancel(&ctx->query);
+        ngx_http_ratelimit_store_cancel(&ctx->query, 0);
     }
 
     /* who leaves the queue gives the token back */

@@ -13,6 +13,8 @@
 
 static const char *ngx_http_ratelimit_parse_outcome(ngx_str_t *text,
     ngx_uint_t *status);
+static void ngx_http_ratelimit_leave(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t status);
 static ngx_uint_t ngx_http_ratelimit_counts(ngx_http_ratelimit_limit_t *limit,
     ngx_uint_t status);
 static ngx_uint_t ngx_http_ratelimit_get_status(ngx_http_request_t *r);
@@ -37,6 +39,10 @@ ngx_http_ratelimit_log_handler(ngx_http_request_t *r)
 
     status = ngx_http_ratelimit_get_status(r);
 
+    if (ctx->waiting) {
+        ngx_http_ratelimit_leave(ctx, status);
+    }
+
     for (i = 0; i < ctx->charged; i += n) {
         limit = ctx->plans[i]->limit;
         n = ctx->plans[i]->nrules;
@@ -49,6 +55,30 @@ ngx_http_ratelimit_log_handler(ngx_http_request_t *r)
     }
 
     return NGX_OK;
+}
+
+
+/* who goes before it is decided gets back what does not count */
+
+static void
+ngx_http_ratelimit_leave(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t status)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_limit_t  *limit;
+
+    for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
+        limit = ctx->plans[i]->limit;
+
+        if (limit->outcomes == NULL
+            || ngx_http_ratelimit_counts(limit, status))
+        {
+            ctx->items[i].cost = 0;
+        }
+    }
+
+    ngx_http_ratelimit_store_cancel(&ctx->query, 1);
+
+    ctx->waiting = 0;
 }
 
 

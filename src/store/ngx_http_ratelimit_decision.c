@@ -265,13 +265,22 @@ ngx_http_ratelimit_decision_range(ngx_http_ratelimit_query_t *q,
 
 
 void
-ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t give_back)
 {
-    ngx_http_ratelimit_query_t  *part;
+    ngx_http_ratelimit_query_t      before;
+    ngx_http_ratelimit_decision_t  *d;
 
-    part = &q->decision->part;
+    d = q->decision;
 
-    part->subjects[0].use->zone->store->cancel(part);
+    d->part.subjects[0].use->zone->store->cancel(&d->part, give_back);
+
+    if (give_back) {
+        before = *q;
+        before.n = d->first;
+
+        ngx_http_ratelimit_store_refund(&before);
+    }
 }
 
 

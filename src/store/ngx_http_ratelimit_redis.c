@@ -9,12 +9,17 @@
 
 
 static ngx_int_t ngx_http_ratelimit_redis_check(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t give_back);
 static void ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_ask(
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_query_t *q,
     ratelimit_script_e op);
+static ngx_int_t ngx_http_ratelimit_redis_submit(
+    ngx_http_ratelimit_redis_command_t *command);
+static void ngx_http_ratelimit_redis_give_back(
+    ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_retry(
     ngx_http_ratelimit_redis_command_t *command);
 
@@ -27,11 +32,6 @@ static ngx_http_ratelimit_query_t *ngx_http_ratelimit_redis_leave(
     ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_msec_t age);
-
-static void ngx_http_ratelimit_redis_success(
-    ngx_http_ratelimit_redis_t *redis);
-static void ngx_http_ratelimit_redis_failure(
-    ngx_http_ratelimit_redis_t *redis, ratelimit_breaker_e told);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
@@ -68,15 +68,18 @@ ngx_http_ratelimit_redis_check(ngx_http_ratelimit_query_t *q)
 }
 
 
-/* what it was charged stays so: the client has asked */
-
 static void
-ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t give_back)
 {
     ngx_http_ratelimit_redis_command_t  *command;
 
     command = q->pending;
     command->query = NULL;
+
+    if (give_back) {
+        ngx_http_ratelimit_redis_keep(command, q);
+    }
 }
 
 
@@ -104,13 +107,35 @@ static ngx_int_t
 ngx_http_ratelimit_redis_ask(ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op)
 {
-    ratelimit_breaker_e                  told;
     ngx_http_ratelimit_redis_command_t  *command;
 
     command = ngx_http_ratelimit_redis_create_command(redis, q, op);
     if (command == NULL) {
         return NGX_ERROR;
     }
+
+    if (ngx_http_ratelimit_redis_submit(command) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (op == RATELIMIT_SCRIPT_CHECK) {
+        command->query = q;
+        q->pending = command;
+    }
+
+    return NGX_OK;
+}
+
+
+/* the command is gone if that fails */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_submit(ngx_http_ratelimit_redis_command_t *command)
+{
+    ratelimit_breaker_e          told;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = command->redis;
 
     told = ratelimit_breaker_ask(&redis->shared->breaker, ngx_current_msec,
                                  2 * redis->timeout);
@@ -130,11 +155,6 @@ ngx_http_ratelimit_redis_ask(ngx_http_ratelimit_redis_t *redis,
         ngx_free(command);
         ngx_http_ratelimit_redis_failure(redis, told);
         return NGX_ERROR;
-    }
-
-    if (op == RATELIMIT_SCRIPT_CHECK) {
-        command->query = q;
-        q->pending = command;
     }
 
     /* all wait equally long: who comes last runs out of time last */
@@ -216,6 +236,13 @@ ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_query_t  *q;
     ngx_http_ratelimit_redis_t  *redis;
 
+    if (command->unwanted && type == NGX_HTTP_RATELIMIT_REDIS_STRING
+        && ngx_http_ratelimit_redis_turn(command, text) == NGX_OK)
+    {
+        ngx_http_ratelimit_redis_give_back(command);
+        return;
+    }
+
     if (command->expired) {
         ngx_free(command);
         return;
@@ -247,6 +274,24 @@ ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
 }
 
 
+/* it was charged for somebody who has gone meanwhile */
+
+static void
+ngx_http_ratelimit_redis_give_back(ngx_http_ratelimit_redis_command_t *command)
+{
+    if (!command->expired) {
+        (void) ngx_http_ratelimit_redis_leave(command);
+        ngx_http_ratelimit_redis_success(command->redis);
+    }
+
+    command->expired = 0;
+    command->loaded = 0;
+    command->unwanted = 0;
+
+    (void) ngx_http_ratelimit_redis_submit(command);
+}
+
+
 /* NGX_AGAIN if Redis does not know the script: nothing was done then */
 
 static ngx_int_t
@@ -263,7 +308,8 @@ ngx_http_ratelimit_redis_understand(
         if (!command->loaded && text->len >= sizeof("NOSCRIPT") - 1
             && ngx_strncmp(text->data, "NOSCRIPT", sizeof("NOSCRIPT") - 1) == 0)
         {
-            return NGX_AGAIN;
+            return (command->op == RATELIMIT_SCRIPT_CHECK
+                    && command->query == NULL) ? NGX_OK : NGX_AGAIN;
         }
 
         ngx_http_ratelimit_redis_reason(command->redis, "it answers",
@@ -390,75 +436,4 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
     }
 
     q->done(q, rc);
-}
-
-
-static void
-ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_t *redis)
-{
-    if (!ratelimit_breaker_success(&redis->shared->breaker)) {
-        return;
-    }
-
-    ngx_atomic_fetch_add(&redis->shared->changes, 1);
-
-    ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
-                  "ratelimit: redis \"%V\" is back", &redis->name);
-}
-
-
-/* connections to a server that is given up are of no use */
-
-static void
-ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
-    ratelimit_breaker_e told)
-{
-    if (!ratelimit_breaker_failure(&redis->shared->breaker, told,
-                                   ngx_current_msec, (uint32_t) ngx_random()))
-    {
-        if (told == RATELIMIT_BREAKER_PROBE) {
-            ngx_http_ratelimit_redis_give_up(redis);
-        }
-
-        return;
-    }
-
-    ngx_atomic_fetch_add(&redis->shared->changes, 1);
-
-    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
-                  "ratelimit: redis \"%V\" is not asked for a while: %*s",
-                  &redis->name, redis->reason_len, redis->reason);
-
-    ngx_http_ratelimit_redis_give_up(redis);
-}
-
-
-/*
- * Of what it says itself only what can be printed is taken, and nothing behind
- * a comma: there Redis repeats what it was sent, a password or somebody's key.
- */
-
-void
-ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
-    const char *what, const char *text, size_t len)
-{
-    u_char  *p, *last;
-
-    p = redis->reason;
-    last = redis->reason + NGX_HTTP_RATELIMIT_REDIS_REASON;
-
-    p = ngx_slprintf(p, last, "%s", what);
-
-    if (text != NULL) {
-        p = ngx_slprintf(p, last, " \"");
-
-        for ( /* void */ ; len && *text != ',' && p < last - 1; len--) {
-            *p++ = (*text < 0x20 || *text > 0x7e) ? '?' : *text;
-            text++;
-        }
-
-        *p++ = '"';
-    }
-
-    redis->reason_len = p - redis->reason;
 }

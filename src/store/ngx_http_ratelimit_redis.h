@@ -97,6 +97,8 @@ typedef struct {
     unsigned                        algorithms;
     unsigned                        expired:1;
     unsigned                        loaded:1; /* sent with its script */
+    unsigned                        unwanted:1; /* what it is charged, but for
+                                                   what is kept */
     u_char                         *args;     /* what follows the script */
     u_char                         *last;
     u_char                          data[1];
@@ -121,6 +123,14 @@ void ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
 
 void ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev);
 
+
+/* ngx_http_ratelimit_redis_health.c */
+
+/* it has answered, or failed who was told so before */
+void ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_t *redis);
+void ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
+    ratelimit_breaker_e told);
+
 /* notes why a server can't be used */
 void ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
     const char *what, const char *text, size_t len);
@@ -131,6 +141,14 @@ void ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
 ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_command(
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_query_t *q,
     ratelimit_script_e op);
+
+/* who has asked is gone: some charges are kept, as they have no cost */
+void ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_query_t *q);
+
+/* makes it give back what it has charged; NGX_DECLINED if that is nothing */
+ngx_int_t ngx_http_ratelimit_redis_turn(
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *reply);
 
 /* the store's use */
 ngx_int_t ngx_http_ratelimit_redis_use(ngx_conf_t *cf,

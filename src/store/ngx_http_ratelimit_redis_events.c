@@ -10,7 +10,7 @@
 
 static void ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev);
 static void ngx_http_ratelimit_redis_write_handler(ngx_event_t *wev);
-static void ngx_http_ratelimit_redis_keep(void *data);
+static void ngx_http_ratelimit_redis_no_read(void *data);
 static void ngx_http_ratelimit_redis_add_write(void *data);
 static void ngx_http_ratelimit_redis_del_write(void *data);
 static void ngx_http_ratelimit_redis_cleanup(void *data);
@@ -26,8 +26,8 @@ ngx_http_ratelimit_redis_attach(ngx_http_ratelimit_redis_conn_t *conn)
     context = conn->context;
 
     context->ev.data = conn;
-    context->ev.addRead = ngx_http_ratelimit_redis_keep;
-    context->ev.delRead = ngx_http_ratelimit_redis_keep;
+    context->ev.addRead = ngx_http_ratelimit_redis_no_read;
+    context->ev.delRead = ngx_http_ratelimit_redis_no_read;
     context->ev.addWrite = ngx_http_ratelimit_redis_add_write;
     context->ev.delWrite = ngx_http_ratelimit_redis_del_write;
     context->ev.cleanup = ngx_http_ratelimit_redis_cleanup;
@@ -130,7 +130,7 @@ ngx_http_ratelimit_redis_write_handler(ngx_event_t *wev)
 /* reading goes on all the time */
 
 static void
-ngx_http_ratelimit_redis_keep(void *data)
+ngx_http_ratelimit_redis_no_read(void *data)
 {
     /* void */
 }

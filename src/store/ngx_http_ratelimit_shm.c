@@ -14,7 +14,8 @@
 #endif
 
 
-static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t give_back);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_use(ngx_conf_t *cf,
@@ -71,7 +72,8 @@ ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
 
 
 static void
-ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t give_back)
 {
     /* void: nothing is ever pending */
 }

@@ -106,7 +106,8 @@ struct ngx_http_ratelimit_query_s {
  *                    memory as ratelimit_table_decide() does
  *         NGX_AGAIN  done will be called once, later, never from inside check
  *         NGX_ERROR  the store is unusable
- * cancel  done will not be called any more
+ * cancel  done will not be called any more; what is or will be charged for a
+ *         limit stays so, or is given back if that is wanted and it has a cost
  * refund  gives back what an allowed query was charged
  * settle  the request was refused elsewhere: counts it where limits insist
  * use     a use was added, while the configuration is read
@@ -114,7 +115,7 @@ struct ngx_http_ratelimit_query_s {
 
 typedef struct {
     ngx_int_t  (*check)(ngx_http_ratelimit_query_t *q);
-    void       (*cancel)(ngx_http_ratelimit_query_t *q);
+    void       (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t give_back);
     void       (*refund)(ngx_http_ratelimit_query_t *q);
     void       (*settle)(ngx_http_ratelimit_query_t *q);
     ngx_int_t  (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
@@ -179,7 +180,8 @@ ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
  */
 ngx_int_t ngx_http_ratelimit_decision(ngx_http_ratelimit_query_t *q);
 ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
-void ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t give_back);
 void ngx_http_ratelimit_store_refund(ngx_http_ratelimit_query_t *q);
 
 /* a rule that was made while requests run */

@@ -24,6 +24,10 @@
 
 #define RATELIMIT_SCRIPT_MAX      (((uint64_t) 1 << 53) - 1)
 
+/* where they stand in an argument */
+#define RATELIMIT_SCRIPT_COST     8
+#define RATELIMIT_SCRIPT_STAMP    64
+
 #define RATELIMIT_SCRIPT_ALLOWED  1
 #define RATELIMIT_SCRIPT_SOFT     2
 #define RATELIMIT_SCRIPT_REBASE   4
@@ -45,8 +49,9 @@ typedef struct {
 } ratelimit_script_piece_t;
 
 
-static unsigned char *ratelimit_script_put(unsigned char *p, uint64_t number,
-    unsigned bytes);
+static unsigned char *ratelimit_script_put(unsigned char *p, uint64_t number);
+static unsigned char *ratelimit_script_write(unsigned char *p,
+    uint64_t number);
 static uint64_t ratelimit_script_get(const unsigned char *p);
 static int ratelimit_script_sound(const ratelimit_rule_t *rule,
     const ratelimit_verdict_t *verdict, uint64_t flags);
@@ -118,51 +123,59 @@ ratelimit_script_argument(const ratelimit_item_t *item,
     rule = item->rule;
     shape = item->shape;
 
-    p = ratelimit_script_put(p, shape->algorithm, 1);
-    p = ratelimit_script_put(p, shape->buckets, 1);
-    p = ratelimit_script_put(p, shape->width, 1);
-    p = ratelimit_script_put(p, item->insist, 1);
-    p = ratelimit_script_put(p, shape->ring, 4);
-    p = ratelimit_script_put(p, item->cost, 8);
-    p = ratelimit_script_put(p, rule->limit, 8);
-    p = ratelimit_script_put(p, rule->period, 8);
-    p = ratelimit_script_put(p, rule->capacity, 8);
-    p = ratelimit_script_put(p, rule->ceiling, 8);
-    p = ratelimit_script_put(p, rule->free, 8);
-    p = ratelimit_script_put(p, rule->wait, 8);
+    (void) ratelimit_script_write(p, (uint64_t) shape->ring << 32);
 
-    (void) ratelimit_script_put(p, item->verdict.stamp, 8);
+    p[0] = (unsigned char) shape->algorithm;
+    p[1] = (unsigned char) shape->buckets;
+    p[2] = (unsigned char) shape->width;
+    p[3] = (unsigned char) item->insist;
+    p += 8;
+
+    p = ratelimit_script_put(p, item->cost);
+    p = ratelimit_script_put(p, rule->limit);
+    p = ratelimit_script_put(p, rule->period);
+    p = ratelimit_script_put(p, rule->capacity);
+    p = ratelimit_script_put(p, rule->ceiling);
+    p = ratelimit_script_put(p, rule->free);
+    p = ratelimit_script_put(p, rule->wait);
+
+    (void) ratelimit_script_put(p, item->verdict.stamp);
 }
 
 
 static unsigned char *
-ratelimit_script_put(unsigned char *p, uint64_t number, unsigned bytes)
+ratelimit_script_put(unsigned char *p, uint64_t number)
 {
-    number = ratelimit_min(number, RATELIMIT_SCRIPT_MAX);
+    return ratelimit_script_write(p, ratelimit_min(number,
+                                                   RATELIMIT_SCRIPT_MAX));
+}
 
-    while (bytes) {
-        *p++ = (unsigned char) number;
-        number >>= 8;
-        bytes--;
-    }
 
-    return p;
+/* compilers make one instruction of these */
+
+static unsigned char *
+ratelimit_script_write(unsigned char *p, uint64_t number)
+{
+    p[0] = (unsigned char) number;
+    p[1] = (unsigned char) (number >> 8);
+    p[2] = (unsigned char) (number >> 16);
+    p[3] = (unsigned char) (number >> 24);
+    p[4] = (unsigned char) (number >> 32);
+    p[5] = (unsigned char) (number >> 40);
+    p[6] = (unsigned char) (number >> 48);
+    p[7] = (unsigned char) (number >> 56);
+
+    return p + 8;
 }
 
 
 static uint64_t
 ratelimit_script_get(const unsigned char *p)
 {
-    int       i;
-    uint64_t  number;
-
-    number = 0;
-
-    for (i = 7; i >= 0; i--) {
-        number = number << 8 | p[i];
-    }
-
-    return number;
+    return (uint64_t) p[0] | (uint64_t) p[1] << 8 | (uint64_t) p[2] << 16
+           | (uint64_t) p[3] << 24 | (uint64_t) p[4] << 32
+           | (uint64_t) p[5] << 40 | (uint64_t) p[6] << 48
+           | (uint64_t) p[7] << 56;
 }
 
 
@@ -226,4 +239,21 @@ ratelimit_script_sound(const ratelimit_rule_t *rule,
     }
 
     return !verdict->retry_after && !(verdict->soft && verdict->remaining);
+}
+
+
+void
+ratelimit_script_keep(unsigned char *argument)
+{
+    (void) ratelimit_script_put(argument + RATELIMIT_SCRIPT_COST, 0);
+}
+
+
+int
+ratelimit_script_turn(unsigned char *argument, const unsigned char *reply)
+{
+    (void) ratelimit_script_put(argument + RATELIMIT_SCRIPT_STAMP,
+                                ratelimit_script_get(reply + 48));
+
+    return (ratelimit_script_get(reply) & RATELIMIT_SCRIPT_ALLOWED) != 0;
 }

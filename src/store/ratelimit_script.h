@@ -54,4 +54,13 @@ int ratelimit_script_verdict(ratelimit_item_t *item,
     const unsigned char *reply);
 
 
+/*
+ * A check that was answered becomes a refund of what it has charged: of each
+ * limit that is not kept before.  Returns 0 if nothing was charged.
+ */
+void ratelimit_script_keep(unsigned char *argument);
+int ratelimit_script_turn(unsigned char *argument,
+    const unsigned char *reply);
+
+
 #endif /* _RATELIMIT_SCRIPT_H_INCLUDED_ */
