@@ -48,8 +48,7 @@ subtest 'connections' => \&connections;
 subtest 'FLUSHALL' => \&flushed;
 
 is($gateway->complaints, '', 'nothing to complain about');
-unlike($gateway->log, qr/\[(?:error|warn)\] (?!.*password mismatch)/,
-       'nor an error');
+unlike($gateway->log, qr/\[(?:error|warn)\] .*redis/, 'nor an error');
 
 subtest 'places' => \&places;
 
@@ -91,7 +90,9 @@ ratelimit_zone $ratelimit_client zone=address:1m rate=2r/d redis=main;
 ratelimit_zone $remote_user zone=user:1m rate=2r/d redis=main;
 ratelimit_zone $arg_k zone=h%1:1m rate=2r/d redis=main;
 
-ratelimit_elastic connections=99%;
+ratelimit_zone all zone=budget:1m rate=10r/d redis=main fail=closed;
+
+ratelimit_elastic connections=99% zone=budget:50%;
 
 add_header X-Status $ratelimit_status always;
 add_header X-Backend $ratelimit_backend always;
@@ -141,6 +142,8 @@ server {
 
     location /soft { ratelimit zone=two soft=50%; }
     location /elastic { ratelimit zone=two elastic=100%; }
+    location /budget { ratelimit zone=budget;
+                       ratelimit zone=two name=budget rate=2r/d elastic=200%; }
 
     location /pace { ratelimit zone=pace burst=2; }
     location /drip { ratelimit zone=drip delay=900ms; }
@@ -371,6 +374,10 @@ sub soft_and_elastic {
     is(field('X-Status', ('/elastic?k=j') x 5),
        'PASSED PASSED ELASTIC ELASTIC REJECTED', 'elastic');
     is(statuses('/two?k=j'), 429, 'not for others');
+    is(field('X-Status', ('/budget?k=j') x 7),
+       'PASSED PASSED ELASTIC ELASTIC ELASTIC REJECTED REJECTED',
+       'as long as half of the budget is left');
+    is(statuses(('/elastic?k=k') x 3), '200 200 429', 'then for nobody');
 }
 
 

@@ -116,33 +116,33 @@ sub raw_reply {
 # where the reply at a position ends, and what it is; nothing if it has no end
 
 sub parse {
-    my ($text, $from) = @_;
+    my ($text, $from) = (\$_[0], $_[1]);
 
-    my $end = index $text, "\r\n", $from;
+    my $end = index $$text, "\r\n", $from;
 
     return if $end < 0;
 
-    my $type = substr $text, $from, 1;
-    my $value = substr $text, $from + 1, $end - $from - 1;
+    my $type = substr $$text, $from, 1;
+    my $value = substr $$text, $from + 1, $end - $from - 1;
 
     $end += 2;
 
     return ($end, $value) if $type eq '+' || $type eq ':';
     return ($end, bless \$value, 'RedisClient::Error') if $type eq '-';
 
-    die "not a reply of Redis: $text\n" if "$type$value" !~ /^[\$*]-?\d+$/;
+    die "not a reply of Redis: $$text\n" if "$type$value" !~ /^[\$*]-?\d+$/;
 
     return ($end, undef) if $value == -1;
 
     if ($type eq '$') {
-        return if length $text < $end + $value + 2;
-        return ($end + $value + 2, substr $text, $end, $value);
+        return if length $$text < $end + $value + 2;
+        return ($end + $value + 2, substr $$text, $end, $value);
     }
 
     my @list;
 
     for (1 .. $value) {
-        ($end, my $element) = parse($text, $end) or return;
+        ($end, my $element) = parse($$text, $end) or return;
         push @list, $element;
     }
 
