@@ -25,7 +25,7 @@ static ratelimit_inline int ratelimit_table_peek(ratelimit_place_t *places,
     size_t n, int *known);
 static ratelimit_inline int ratelimit_table_guarded(
     const ratelimit_place_t *place);
-static int ratelimit_table_refuse(ratelimit_item_t *items,
+static ratelimit_inline int ratelimit_table_refuse(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
 static ratelimit_inline int ratelimit_table_look(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
@@ -267,7 +267,7 @@ ratelimit_table_guarded(const ratelimit_place_t *place)
  * another, and no memory changes hands.
  */
 
-static int
+static ratelimit_inline int
 ratelimit_table_refuse(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party)
 {
