@@ -8,8 +8,13 @@
 #include "http/ngx_http_ratelimit.h"
 
 
-static ngx_inline void ngx_http_ratelimit_direct_query(
+static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_pass(
+    ratelimit_item_t *item, ngx_uint_t n);
+static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_query(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_set_t *set);
+static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_rows(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_limit_t *limit,
+    ngx_uint_t n);
 
 
 ngx_uint_t
@@ -44,8 +49,7 @@ ngx_int_t
 ngx_http_ratelimit_direct(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    ngx_uint_t                 i;
-    ratelimit_item_t          *item;
+    ngx_uint_t                 n;
     ngx_http_ratelimit_ctx_t  *ctx;
 
     ctx = ngx_http_ratelimit_new_ctx(r, rlcf);
@@ -53,72 +57,135 @@ ngx_http_ratelimit_direct(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    ngx_http_ratelimit_direct_query(ctx, rlcf->set);
+    n = ngx_http_ratelimit_direct_query(ctx, rlcf->set);
 
-    if (ctx->n == 0) {
+    if (n == 0) {
         return NGX_DECLINED;
     }
 
+    ctx->n = n;
     ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH;
 
     ngx_http_ratelimit_keep_ctx(ctx);
 
+    ctx->query.n = n;
     ctx->rc = ngx_http_ratelimit_shm_check(&ctx->query);
 
-    if (ctx->rc != NGX_OK || !ctx->query.allowed) {
+    ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->query.log, 0,
+                   "ratelimit: %ui rules, rc:%i allowed:%ui",
+                   n, ctx->rc, ctx->query.allowed);
+
+    if (ctx->rc != NGX_OK || !ctx->query.allowed
+        || !ngx_http_ratelimit_direct_pass(ctx->items, n))
+    {
         return ngx_http_ratelimit_act(ctx);
     }
 
-    item = ctx->items;
-
-    for (i = ctx->n; i; i--, item++) {
-        if (item->verdict.soft || item->verdict.delay) {
-            return ngx_http_ratelimit_act(ctx);
-        }
-    }
-
-    ctx->last = ctx->n;
-    ctx->charged = ctx->n;
+    ctx->last = n;
+    ctx->charged = n;
     ctx->status = NGX_HTTP_RATELIMIT_PASSED;
 
     return NGX_DECLINED;
 }
 
 
-static ngx_inline void
+/* neither above a limit nor slowed down */
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_direct_pass(ratelimit_item_t *item, ngx_uint_t n)
+{
+    while (n && !item->verdict.soft && item->verdict.delay == 0) {
+        item++;
+        n--;
+    }
+
+    return n == 0;
+}
+
+
+/*
+ * Returns how many rows there are.  Nobody will want to know the keys, and
+ * nobody but this store the query.
+ */
+
+static ngx_inline ngx_uint_t
 ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_set_t *set)
 {
-    ngx_uint_t                   i;
-    ngx_str_t                    key;
-    ngx_http_request_t          *r;
+    ngx_uint_t                   i, n;
     ngx_http_variable_value_t   *vv;
     ngx_http_ratelimit_limit_t  *limit;
     ngx_http_ratelimit_query_t  *q;
-
-    r = ctx->request;
-    limit = set->limits.elts;
-
-    for (i = set->limits.nelts; i; i--, limit++) {
-        vv = ngx_http_get_flushed_variable(r, limit->key.index);
-
-        if (vv != NULL && !vv->not_found && vv->len) {
-            key.len = vv->len;
-            key.data = vv->data;
-
-            ngx_http_ratelimit_add_rows(ctx, &limit->plan, limit->plan.rules,
-                                        &key, 1);
-        }
-    }
 
     q = &ctx->query;
 
     q->items = ctx->items;
     q->places = ctx->places;
     q->subjects = ctx->subjects;
-    q->n = ctx->n;
     q->remote = 0;
-    q->failed = 0;
-    q->log = r->connection->log;
-    q->pool = r->pool;
+    q->log = ctx->request->connection->log;
+
+    limit = set->limits.elts;
+    n = 0;
+
+    for (i = set->limits.nelts; i; i--, limit++) {
+        vv = ngx_http_get_flushed_variable(ctx->request, limit->key.index);
+
+        if (vv == NULL || vv->not_found || vv->len == 0) {
+            continue;
+        }
+
+        ratelimit_hash_key(&limit->use.secret, vv->data, vv->len,
+                           &ctx->places[n].hash);
+
+        n = ngx_http_ratelimit_direct_rows(ctx, limit, n);
+    }
+
+    return n;
+}
+
+
+/* the first of them has the hash */
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_limit_t *limit, ngx_uint_t n)
+{
+    ngx_uint_t                     i;
+    ratelimit_hash_t               hash;
+    ratelimit_item_t              *item;
+    ratelimit_rule_t              *rule;
+    ratelimit_place_t             *place;
+    ngx_http_ratelimit_zone_t     *zone;
+    ngx_http_ratelimit_subject_t  *subject;
+
+    zone = limit->use.zone;
+    rule = limit->plan.rules;
+
+    item = &ctx->items[n];
+    place = &ctx->places[n];
+    subject = &ctx->subjects[n];
+
+    hash = place->hash;
+
+    for (i = limit->plan.nrules; i; i--) {
+        item->rule = rule++;
+        item->shape = &zone->shape;
+        item->cost = 1;
+        item->insist = limit->insist;
+        item->verdict.brief = 0;
+        item++;
+
+        place->table = zone->table;
+        place->hash = hash;
+        place++;
+
+        subject->use = &limit->use;
+        subject->backend = NGX_HTTP_RATELIMIT_SHM;
+        subject++;
+
+        ctx->plans[n++] = &limit->plan;
+    }
+
+    return n;
 }

@@ -74,10 +74,19 @@ ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
     party.me = me;
     party.brief = 1;
 
-    /* compiled by itself: one limit needs no loops */
+    /* compiled by themselves: one limit, or two, need no loops */
 
-    return (n == 1) ? ratelimit_table_run(items, places, 1, &party)
-                    : ratelimit_table_run(items, places, n, &party);
+    switch (n) {
+
+    case 1:
+        return ratelimit_table_run(items, places, 1, &party);
+
+    case 2:
+        return ratelimit_table_run(items, places, 2, &party);
+
+    default:
+        return ratelimit_table_run(items, places, n, &party);
+    }
 }
 
 
@@ -131,6 +140,8 @@ ratelimit_table_check_key(ratelimit_item_t *items, ratelimit_place_t *places,
     table = places[0].table;
     number = ratelimit_slot_segment(table, &places[0].hash);
     segment = &table->segments[number];
+
+#pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         ratelimit_slot_aim(table, &places[i], number, items[i].rule->period);
@@ -227,6 +238,8 @@ ratelimit_table_peek(ratelimit_place_t *places, size_t n, int *known)
 
     *known = 0;
     found = 1;
+
+#pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         place = &places[i];
@@ -326,6 +339,8 @@ ratelimit_table_look(ratelimit_item_t *items,
 
     allowed = 1;
 
+#pragma GCC unroll 2
+
     for (i = 0; i < n; i++) {
         item = &items[i];
         place = &places[i];
@@ -392,6 +407,8 @@ ratelimit_table_finish(ratelimit_item_t *items,
     int allowed)
 {
     size_t  i;
+
+#pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         if (allowed) {
