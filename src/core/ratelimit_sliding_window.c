@@ -26,7 +26,7 @@ static void ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
 static void ratelimit_sliding_window_weigh(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict);
+    ratelimit_verdict_t *verdict, uint64_t total);
 static void ratelimit_sliding_window_tell(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
@@ -87,7 +87,8 @@ ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
     ratelimit_window_sum_t  sum;
 
     ratelimit_window_load(shape, rule, state, clock->now, &window);
-    ratelimit_window_sum(shape, state, &window, &sum);
+    ratelimit_window_sum(shape, state, &window,
+                         ratelimit_counters_total(shape, state), &sum);
 
     used = sum.full + ratelimit_window_share(rule, sum.old, window.elapsed);
 
@@ -113,14 +114,16 @@ ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)
 {
-    uint64_t  index, most;
+    uint64_t  index, total;
 
     index = clock->now * shape->buckets / rule->period;
-    most = ratelimit_counters_total(shape, state) + cost;
+    total = ratelimit_counters_total(shape, state);
 
-    if (state[0] > index || most > rule->limit || most > rule->ceiling) {
+    if (state[0] > index || total + cost > rule->limit
+        || total + cost > rule->ceiling)
+    {
         ratelimit_sliding_window_weigh(shape, rule, state, clock, cost,
-                                       verdict);
+                                       verdict, total);
         return;
     }
 
@@ -136,14 +139,14 @@ static ratelimit_noinline void
 ratelimit_sliding_window_weigh(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict)
+    ratelimit_verdict_t *verdict, uint64_t total)
 {
     uint64_t                used;
     ratelimit_window_t      window;
     ratelimit_window_sum_t  sum;
 
     ratelimit_window_load(shape, rule, state, clock->now, &window);
-    ratelimit_window_sum(shape, state, &window, &sum);
+    ratelimit_window_sum(shape, state, &window, total, &sum);
 
     used = sum.full + ratelimit_window_share(rule, sum.old, window.elapsed);
 

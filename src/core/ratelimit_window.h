@@ -104,10 +104,12 @@ ratelimit_window_reload(const ratelimit_shape_t *shape,
 }
 
 
+/* of all that is kept, what counts */
+
 static inline void
 ratelimit_window_sum(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, const ratelimit_window_t *window,
-    ratelimit_window_sum_t *sum)
+    uint64_t total, ratelimit_window_sum_t *sum)
 {
     uint32_t  i, place;
 
@@ -118,17 +120,15 @@ ratelimit_window_sum(const ratelimit_shape_t *shape,
         return;
     }
 
-    sum->full = ratelimit_counters_total(shape, state);
-
     for (i = 0; i < window->gap; i++) {
         place = ratelimit_counters_back(shape, window->place, i);
-        sum->full -= ratelimit_counters_get(shape, state, place);
+        total -= ratelimit_counters_get(shape, state, place);
     }
 
     place = ratelimit_counters_back(shape, window->place, shape->buckets);
 
     sum->old = ratelimit_counters_get(shape, state, place);
-    sum->full -= sum->old;
+    sum->full = total - sum->old;
 }
 
 

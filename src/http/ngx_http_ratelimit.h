@@ -131,6 +131,8 @@ typedef struct {
     ngx_uint_t                      nrules_after;
     ngx_uint_t                      stages;
     ngx_uint_t                      remote;   /* stages with limits in Redis */
+    ngx_uint_t                      direct;   /* all are simple, see
+                                                 ngx_http_ratelimit_direct.c */
     ngx_str_t                       name;     /* of limits that count apart */
     ngx_http_core_srv_conf_t       *server;   /* the name is this server's */
 } ngx_http_ratelimit_set_t;
@@ -316,6 +318,18 @@ size_t ngx_http_ratelimit_printable(u_char *text, size_t size,
 
 ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
+
+/* does what the store has answered */
+ngx_int_t ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx);
+
+
+/* ngx_http_ratelimit_direct.c */
+
+/* whether all limits of a set can be asked so */
+ngx_uint_t ngx_http_ratelimit_direct_set(ngx_http_ratelimit_set_t *set);
+
+ngx_int_t ngx_http_ratelimit_direct(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf);
 
 
 /* ngx_http_ratelimit_wait.c */

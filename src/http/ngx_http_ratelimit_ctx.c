@@ -8,65 +8,11 @@
 #include "http/ngx_http_ratelimit.h"
 
 
-static size_t ngx_http_ratelimit_rows(ngx_uint_t n);
-static void ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx,
-    u_char *rows, ngx_uint_t n);
-
-
 ngx_http_ratelimit_ctx_t *
 ngx_http_ratelimit_create_ctx(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    ngx_uint_t                 n;
-    ngx_http_ratelimit_ctx_t  *ctx;
-
-    n = rlcf->set->nrules_before + rlcf->set->nrules_after;
-
-    ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
-                              + ngx_http_ratelimit_rows(n));
-    if (ctx == NULL) {
-        return NULL;
-    }
-
-    ngx_memzero(ctx, offsetof(ngx_http_ratelimit_ctx_t, query));
-
-    ctx->request = r;
-    ctx->conf = rlcf;
-
-    ngx_http_ratelimit_set_rows(ctx,
-                                (u_char *) ctx
-                                + sizeof(ngx_http_ratelimit_ctx_t), n);
-
-    return ctx;
-}
-
-
-/* bytes for n items, their places, subjects and plans */
-
-static size_t
-ngx_http_ratelimit_rows(ngx_uint_t n)
-{
-    return n * (sizeof(ratelimit_item_t) + sizeof(ratelimit_place_t)
-                + sizeof(ngx_http_ratelimit_subject_t)
-                + sizeof(ngx_http_ratelimit_plan_t *));
-}
-
-
-static void
-ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
-    ngx_uint_t n)
-{
-    ctx->room = n;
-    ctx->items = (ratelimit_item_t *) rows;
-
-    rows += n * sizeof(ratelimit_item_t);
-    ctx->places = (ratelimit_place_t *) rows;
-
-    rows += n * sizeof(ratelimit_place_t);
-    ctx->subjects = (ngx_http_ratelimit_subject_t *) rows;
-
-    rows += n * sizeof(ngx_http_ratelimit_subject_t);
-    ctx->plans = (ngx_http_ratelimit_plan_t **) rows;
+    return ngx_http_ratelimit_new_ctx(r, rlcf);
 }
 
 

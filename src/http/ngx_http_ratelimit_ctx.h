@@ -69,6 +69,113 @@ void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
 void ngx_http_ratelimit_explain(ngx_http_ratelimit_ctx_t *ctx);
 
 
+/* bytes for n items, their places, subjects and plans */
+
+static ngx_inline size_t
+ngx_http_ratelimit_rows(ngx_uint_t n)
+{
+    return n * (sizeof(ratelimit_item_t) + sizeof(ratelimit_place_t)
+                + sizeof(ngx_http_ratelimit_subject_t)
+                + sizeof(ngx_http_ratelimit_plan_t *));
+}
+
+
+static ngx_inline void
+ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
+    ngx_uint_t n)
+{
+    ctx->room = n;
+    ctx->items = (ratelimit_item_t *) rows;
+
+    rows += n * sizeof(ratelimit_item_t);
+    ctx->places = (ratelimit_place_t *) rows;
+
+    rows += n * sizeof(ratelimit_place_t);
+    ctx->subjects = (ngx_http_ratelimit_subject_t *) rows;
+
+    rows += n * sizeof(ngx_http_ratelimit_subject_t);
+    ctx->plans = (ngx_http_ratelimit_plan_t **) rows;
+}
+
+
+static ngx_inline ngx_http_ratelimit_ctx_t *
+ngx_http_ratelimit_new_ctx(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf)
+{
+    ngx_uint_t                 n;
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    n = rlcf->set->nrules_before + rlcf->set->nrules_after;
+
+    ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
+                              + ngx_http_ratelimit_rows(n));
+    if (ctx == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(ctx, offsetof(ngx_http_ratelimit_ctx_t, query));
+
+    ctx->request = r;
+    ctx->conf = rlcf;
+
+    ngx_http_ratelimit_set_rows(ctx,
+                                (u_char *) ctx
+                                + sizeof(ngx_http_ratelimit_ctx_t), n);
+
+    return ctx;
+}
+
+
+/* a row for each rule of a plan */
+
+static ngx_inline void
+ngx_http_ratelimit_add_rows(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_plan_t *plan, ratelimit_rule_t *rule, ngx_str_t *key,
+    uint64_t cost)
+{
+    ngx_uint_t                     i;
+    ratelimit_hash_t              *hash;
+    ratelimit_item_t              *item;
+    ratelimit_place_t             *place;
+    ngx_http_ratelimit_zone_t     *zone;
+    ngx_http_ratelimit_limit_t    *limit;
+    ngx_http_ratelimit_subject_t  *subject;
+
+    limit = plan->limit;
+    zone = limit->use.zone;
+
+    item = &ctx->items[ctx->n];
+    place = &ctx->places[ctx->n];
+    subject = &ctx->subjects[ctx->n];
+
+    hash = &place->hash;
+    ratelimit_hash_key(&limit->use.secret, key->data, key->len, hash);
+
+    for (i = plan->nrules; i; i--) {
+        item->rule = rule++;
+        item->shape = &zone->shape;
+        item->cost = cost;
+        item->insist = limit->insist;
+        item->verdict.brief = 0;
+        item->verdict.stamp = 0;
+        item++;
+
+        place->table = zone->table;
+        place->hash = *hash;
+        place++;
+
+        subject->use = &limit->use;
+        subject->key = *key;
+        subject->backend = zone->redis ? NGX_HTTP_RATELIMIT_REDIS
+                                       : NGX_HTTP_RATELIMIT_SHM;
+        subject->stamp = 0;
+        subject++;
+
+        ctx->plans[ctx->n++] = plan;
+    }
+}
+
+
 /* NULL unless a context was kept */
 
 static ngx_inline ngx_http_ratelimit_ctx_t *

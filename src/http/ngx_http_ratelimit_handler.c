@@ -16,7 +16,6 @@ static ngx_int_t ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx,
 static ngx_int_t ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
-static ngx_int_t ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_unuse(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_fail_e fail);
@@ -37,6 +36,12 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
 
     if (rlcf->set == NULL || r != r->main) {
         return NGX_DECLINED;
+    }
+
+    if (rlcf->set->direct && rlcf->bypass == NULL
+        && ngx_http_ratelimit_get_ctx(r) == NULL)
+    {
+        return ngx_http_ratelimit_direct(r, rlcf);
     }
 
     if ((rlcf->set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
@@ -238,7 +243,7 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_uint_t                  first;

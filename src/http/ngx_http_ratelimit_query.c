@@ -185,54 +185,15 @@ static void
 ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, uint64_t cost)
 {
-    ngx_uint_t                     i;
-    ratelimit_hash_t              *hash;
-    ratelimit_item_t              *item;
-    ratelimit_rule_t              *rule;
-    ratelimit_place_t             *place;
-    ngx_http_ratelimit_zone_t     *zone;
-    ngx_http_ratelimit_limit_t    *limit;
-    ngx_http_ratelimit_subject_t  *subject;
-    ngx_http_ratelimit_backend_e   backend;
+    ratelimit_rule_t  *rules;
 
-    limit = plan->limit;
-    zone = limit->use.zone;
-    rule = plan->rules;
+    rules = plan->rules;
 
     if (plan->elastic != NULL && ngx_http_ratelimit_spare(ctx)) {
-        rule = plan->elastic;
+        rules = plan->elastic;
     }
 
-    item = &ctx->items[ctx->n];
-    place = &ctx->places[ctx->n];
-    subject = &ctx->subjects[ctx->n];
-
-    backend = zone->redis ? NGX_HTTP_RATELIMIT_REDIS : NGX_HTTP_RATELIMIT_SHM;
-
-    hash = &place->hash;
-    ratelimit_hash_key(&limit->use.secret, key->data, key->len, hash);
-
-    for (i = plan->nrules; i; i--) {
-        item->rule = rule++;
-        item->shape = &zone->shape;
-        item->cost = cost;
-        item->insist = limit->insist;
-        item->verdict.brief = 0;
-        item->verdict.stamp = 0;
-        item++;
-
-        place->table = zone->table;
-        place->hash = *hash;
-        place++;
-
-        subject->use = &limit->use;
-        subject->key = *key;
-        subject->backend = backend;
-        subject->stamp = 0;
-        subject++;
-
-        ctx->plans[ctx->n++] = plan;
-    }
+    ngx_http_ratelimit_add_rows(ctx, plan, rules, key, cost);
 }
 
 

@@ -10,6 +10,7 @@
 
 /* no decision: others are in the way */
 #define RATELIMIT_BLOCKED  -1
+#define RATELIMIT_UNKNOWN  -1
 
 
 static ratelimit_inline int ratelimit_table_run(ratelimit_item_t *items,
@@ -24,7 +25,7 @@ static ratelimit_inline int ratelimit_table_peek(ratelimit_place_t *places,
     size_t n, int *known);
 static ratelimit_inline int ratelimit_table_guarded(
     const ratelimit_place_t *place);
-static int ratelimit_table_refuse(ratelimit_item_t *items,
+static ratelimit_inline int ratelimit_table_refuse(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
 static ratelimit_inline int ratelimit_table_look(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
@@ -73,10 +74,19 @@ ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
     party.me = me;
     party.brief = 1;
 
-    /* compiled by itself: one limit needs no loops */
+    /* compiled by themselves: one limit, or two, need no loops */
 
-    return (n == 1) ? ratelimit_table_run(items, places, 1, &party)
-                    : ratelimit_table_run(items, places, n, &party);
+    switch (n) {
+
+    case 1:
+        return ratelimit_table_run(items, places, 1, &party);
+
+    case 2:
+        return ratelimit_table_run(items, places, 2, &party);
+
+    default:
+        return ratelimit_table_run(items, places, n, &party);
+    }
 }
 
 
@@ -121,7 +131,7 @@ static ratelimit_inline int
 ratelimit_table_check_key(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, ratelimit_party_t *party)
 {
-    int                   allowed, known, found;
+    int                   allowed, found, known;
     size_t                i;
     uint64_t              number;
     ratelimit_table_t    *table;
@@ -131,26 +141,30 @@ ratelimit_table_check_key(ratelimit_item_t *items, ratelimit_place_t *places,
     number = ratelimit_slot_segment(table, &places[0].hash);
     segment = &table->segments[number];
 
+#pragma GCC unroll 2
+
     for (i = 0; i < n; i++) {
         ratelimit_slot_aim(table, &places[i], number, items[i].rule->period);
     }
 
     found = ratelimit_table_peek(places, n, &known);
 
-    if (found && known && ratelimit_table_refuse(items, places, n, party)) {
+    if (known && ratelimit_table_refuse(items, places, n, party)) {
         return 0;
     }
 
     /* if nobody came in between, all is where it was found */
 
-    if (!found
+    if (found == RATELIMIT_UNKNOWN
         || !ratelimit_lock_unchanged(&segment->lock, places[0].ticket,
                                      party->me))
     {
         ratelimit_lock(&segment->lock, party->me, table->lifelines);
+        found = 1;
 
         for (i = 0; i < n; i++) {
             places[i].slot = ratelimit_slot_find(&places[i]);
+            found &= (places[i].slot != NULL);
         }
     }
 
@@ -158,7 +172,7 @@ ratelimit_table_check_key(ratelimit_item_t *items, ratelimit_place_t *places,
 
     allowed = ratelimit_table_look(items, places, n, party);
 
-    if (ratelimit_table_prepare(items, places, n, party, allowed)) {
+    if (found || ratelimit_table_prepare(items, places, n, party, allowed)) {
         ratelimit_table_finish(items, places, n, party, allowed);
 
     } else {
@@ -185,9 +199,9 @@ ratelimit_table_check_all(ratelimit_item_t *items, ratelimit_party_t *party)
 
     ratelimit_party_place(items, places, n);
 
-    if (ratelimit_table_peek(places, n, &known) && known
-        && ratelimit_table_refuse(items, places, n, party))
-    {
+    (void) ratelimit_table_peek(places, n, &known);
+
+    if (known && ratelimit_table_refuse(items, places, n, party)) {
         return 0;
     }
 
@@ -210,31 +224,38 @@ ratelimit_table_check_all(ratelimit_item_t *items, ratelimit_party_t *party)
 
 
 /*
- * Finds all slots without a lock, and whether one of them is known to be
- * refused.  Returns 0 if somebody is writing there.
+ * Looks for all slots without a lock: returns whether all were found, or that
+ * this is unknown because somebody is writing there.  One of them may be known
+ * to be refused.
  */
 
 static ratelimit_inline int
-ratelimit_table_peek(ratelimit_place_t *places, size_t n,
-    int *known)
+ratelimit_table_peek(ratelimit_place_t *places, size_t n, int *known)
 {
+    int                 found;
     size_t              i;
     ratelimit_place_t  *place;
 
     *known = 0;
+    found = 1;
+
+#pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         place = &places[i];
 
         if (!ratelimit_read_begin(&place->segment->lock, &place->ticket)) {
-            return 0;
+            *known = 0;
+            return RATELIMIT_UNKNOWN;
         }
 
         place->slot = ratelimit_slot_find(place);
+
         *known |= ratelimit_table_guarded(place);
+        found &= (place->slot != NULL);
     }
 
-    return 1;
+    return found;
 }
 
 
@@ -259,7 +280,7 @@ ratelimit_table_guarded(const ratelimit_place_t *place)
  * another, and no memory changes hands.
  */
 
-static int
+static ratelimit_inline int
 ratelimit_table_refuse(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party)
 {
@@ -317,6 +338,8 @@ ratelimit_table_look(ratelimit_item_t *items,
     ratelimit_place_t  *place;
 
     allowed = 1;
+
+#pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         item = &items[i];
@@ -384,6 +407,8 @@ ratelimit_table_finish(ratelimit_item_t *items,
     int allowed)
 {
     size_t  i;
+
+#pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         if (allowed) {

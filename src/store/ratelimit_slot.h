@@ -116,7 +116,7 @@ extern const ratelimit_state_t  ratelimit_slot_nothing[RATELIMIT_NOTHING];
 static inline ratelimit_block_t *
 ratelimit_block(const ratelimit_table_t *table, uint64_t number)
 {
-    if (number == 0 || number > table->nblocks) {
+    if (number - 1 >= table->nblocks) {
         return NULL;
     }
 
@@ -135,6 +135,21 @@ ratelimit_slot_segment(const ratelimit_table_t *active,
 }
 
 
+/* one of a segment's buckets, by 16 bits */
+
+static inline ratelimit_slot_t *
+ratelimit_slot_bucket(const ratelimit_table_t *active, uint64_t segment,
+    uint64_t bits)
+{
+    uint64_t  n;
+
+    n = active->nbuckets;
+
+    return active->slots
+           + (segment * n + ((bits & 0xffff) * n >> 16)) * RATELIMIT_WAYS;
+}
+
+
 /*
  * Each period has buckets of its own in it, so that these fill evenly.  Sets
  * all that a place needs to be looked for in the active table.
@@ -144,32 +159,30 @@ static inline void
 ratelimit_slot_aim(ratelimit_table_t *active, ratelimit_place_t *place,
     uint64_t segment, uint64_t period)
 {
-    uint32_t           n;
-    uint64_t           mix, lo, hi;
-    ratelimit_slot_t  *first;
+    uint64_t  mix, lo;
 
     mix = period * RATELIMIT_GOLDEN;
     lo = place->hash.lo ^ mix;
-    hi = place->hash.hi ^ (mix >> 32);
 
     if (lo <= ~RATELIMIT_FINGERPRINT) {
         lo = ~RATELIMIT_FINGERPRINT + 1;
     }
 
-    n = active->nbuckets;
-    first = active->slots + segment * n * RATELIMIT_WAYS;
+    mix = place->hash.hi ^ (mix >> 32);
 
     place->active = active;
     place->slot = NULL;
     place->blocked = NULL;
     place->evicted = 0;
+    place->mix = mix;
     place->fingerprint = lo & RATELIMIT_FINGERPRINT;
     place->segment = &active->segments[segment];
-    place->bucket[0] = first + (((hi >> 16) & 0xffff) * n >> 16)
-                               * RATELIMIT_WAYS;
-    place->bucket[1] = first + ((hi & 0xffff) * n >> 16) * RATELIMIT_WAYS;
+    place->bucket[0] = ratelimit_slot_bucket(active, segment, mix >> 16);
+
+    /* both lines of it */
 
     __builtin_prefetch(place->bucket[0]);
+    __builtin_prefetch(place->bucket[0] + RATELIMIT_WAYS / 2);
 }
 
 
@@ -202,14 +215,24 @@ ratelimit_slot_search(ratelimit_slot_t *bucket, uint64_t fingerprint)
 
 
 static inline ratelimit_slot_t *
-ratelimit_slot_find(const ratelimit_place_t *place)
+ratelimit_slot_find(ratelimit_place_t *place)
 {
-    ratelimit_slot_t  *slot;
+    ratelimit_slot_t         *slot;
+    const ratelimit_table_t  *active;
 
     slot = ratelimit_slot_search(place->bucket[0], place->fingerprint);
 
-    return slot ? slot : ratelimit_slot_search(place->bucket[1],
-                                               place->fingerprint);
+    if (slot) {
+        return slot;
+    }
+
+    active = place->active;
+
+    place->bucket[1] = ratelimit_slot_bucket(active,
+                                             place->segment - active->segments,
+                                             place->mix);
+
+    return ratelimit_slot_search(place->bucket[1], place->fingerprint);
 }
 
 

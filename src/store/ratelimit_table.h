@@ -72,7 +72,9 @@ typedef struct {
 
     ratelimit_table_t              *active;
     ratelimit_segment_t            *segment;
-    ratelimit_slot_t               *bucket[2];
+    ratelimit_slot_t               *bucket[2]; /* the second one is known only
+                                                 if the first was in vain */
+    uint64_t                        mix;      /* of key and period */
     ratelimit_slot_t               *slot;
     ratelimit_segment_t            *blocked;  /* what others are holding */
     unsigned                        evicted;  /* somebody had to go for it */

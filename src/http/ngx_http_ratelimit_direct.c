@@ -1,0 +1,191 @@
+
+/*
+ * The way of most requests, which is the short one: all their limits are in
+ * shared memory, are by a variable each, and have rates that never change.
+ */
+
+
+#include "http/ngx_http_ratelimit.h"
+
+
+static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_pass(
+    ratelimit_item_t *item, ngx_uint_t n);
+static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_query(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_set_t *set);
+static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_rows(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_limit_t *limit,
+    ngx_uint_t n);
+
+
+ngx_uint_t
+ngx_http_ratelimit_direct_set(ngx_http_ratelimit_set_t *set)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_limit_t  *limits;
+
+    limits = set->limits.elts;
+
+    for (i = 0; i < set->limits.nelts; i++) {
+
+        if (limits[i].stage != NGX_HTTP_RATELIMIT_BEFORE_AUTH
+            || limits[i].use.zone->redis != NULL
+            || limits[i].key.index == NGX_ERROR
+            || limits[i].filter.value != NULL
+            || limits[i].cost.value != NULL
+            || limits[i].rate.value != NULL
+            || limits[i].plan.elastic != NULL)
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/* what is not simply let pass is done as on the long way */
+
+ngx_int_t
+ngx_http_ratelimit_direct(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf)
+{
+    ngx_uint_t                 n;
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_new_ctx(r, rlcf);
+    if (ctx == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    n = ngx_http_ratelimit_direct_query(ctx, rlcf->set);
+
+    if (n == 0) {
+        return NGX_DECLINED;
+    }
+
+    ctx->n = n;
+    ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH;
+
+    ngx_http_ratelimit_keep_ctx(ctx);
+
+    ctx->query.n = n;
+    ctx->rc = ngx_http_ratelimit_shm_check(&ctx->query);
+
+    ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->query.log, 0,
+                   "ratelimit: %ui rules, rc:%i allowed:%ui",
+                   n, ctx->rc, ctx->query.allowed);
+
+    if (ctx->rc != NGX_OK || !ctx->query.allowed
+        || !ngx_http_ratelimit_direct_pass(ctx->items, n))
+    {
+        return ngx_http_ratelimit_act(ctx);
+    }
+
+    ctx->last = n;
+    ctx->charged = n;
+    ctx->status = NGX_HTTP_RATELIMIT_PASSED;
+
+    return NGX_DECLINED;
+}
+
+
+/* neither above a limit nor slowed down */
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_direct_pass(ratelimit_item_t *item, ngx_uint_t n)
+{
+    while (n && !item->verdict.soft && item->verdict.delay == 0) {
+        item++;
+        n--;
+    }
+
+    return n == 0;
+}
+
+
+/*
+ * Returns how many rows there are.  Nobody will want to know the keys, and
+ * nobody but this store the query.
+ */
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_set_t *set)
+{
+    ngx_uint_t                   i, n;
+    ngx_http_variable_value_t   *vv;
+    ngx_http_ratelimit_limit_t  *limit;
+    ngx_http_ratelimit_query_t  *q;
+
+    q = &ctx->query;
+
+    q->items = ctx->items;
+    q->places = ctx->places;
+    q->subjects = ctx->subjects;
+    q->remote = 0;
+    q->log = ctx->request->connection->log;
+
+    limit = set->limits.elts;
+    n = 0;
+
+    for (i = set->limits.nelts; i; i--, limit++) {
+        vv = ngx_http_get_flushed_variable(ctx->request, limit->key.index);
+
+        if (vv == NULL || vv->not_found || vv->len == 0) {
+            continue;
+        }
+
+        ratelimit_hash_key(&limit->use.secret, vv->data, vv->len,
+                           &ctx->places[n].hash);
+
+        n = ngx_http_ratelimit_direct_rows(ctx, limit, n);
+    }
+
+    return n;
+}
+
+
+/* the first of them has the hash */
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_limit_t *limit, ngx_uint_t n)
+{
+    ngx_uint_t                     i;
+    ratelimit_hash_t               hash;
+    ratelimit_item_t              *item;
+    ratelimit_rule_t              *rule;
+    ratelimit_place_t             *place;
+    ngx_http_ratelimit_zone_t     *zone;
+    ngx_http_ratelimit_subject_t  *subject;
+
+    zone = limit->use.zone;
+    rule = limit->plan.rules;
+
+    item = &ctx->items[n];
+    place = &ctx->places[n];
+    subject = &ctx->subjects[n];
+
+    hash = place->hash;
+
+    for (i = limit->plan.nrules; i; i--) {
+        item->rule = rule++;
+        item->shape = &zone->shape;
+        item->cost = 1;
+        item->insist = limit->insist;
+        item->verdict.brief = 0;
+        item++;
+
+        place->table = zone->table;
+        place->hash = hash;
+        place++;
+
+        subject->use = &limit->use;
+        subject->backend = NGX_HTTP_RATELIMIT_SHM;
+        subject++;
+
+        ctx->plans[n++] = &limit->plan;
+    }
+
+    return n;
+}
