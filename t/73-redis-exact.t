@@ -247,7 +247,7 @@ sub reloads {
         my $n = 0;
         my $done = 0;
 
-        return $gateway->load(
+        my $tally = $gateway->load(
             connections => 32,
             requests => sub {
                 return if $done >= 4 && $n > 1200;
@@ -263,6 +263,10 @@ sub reloads {
                 $gateway->hup($config);
             },
         );
+
+        Gateway::await(sub { $gateway->settled }, 'old workers to go');
+
+        return $tally;
     } } @gateways;
 
     my $keys = add_up(Together::run(undef, @all));
@@ -274,10 +278,6 @@ sub reloads {
         is($count->{200}, LIMIT, "exactly, $key");
         is($count->{200} + $count->{429} + ($count->{unanswered} || 0),
            $count->{sent}, 'all others were answered');
-    }
-
-    for my $gateway (@gateways) {
-        Gateway::await(sub { $gateway->all_workers == 2 }, 'old workers');
     }
 
     is(admitted('/sliding_window', 'reload 0', 50), 0, 'no more afterwards');
