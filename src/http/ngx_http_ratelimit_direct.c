@@ -12,8 +12,6 @@ static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_pass(
     ratelimit_item_t *item, ngx_uint_t n);
 static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_query(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_set_t *set);
-static ngx_inline ngx_http_variable_value_t *ngx_http_ratelimit_direct_key(
-    ngx_http_request_t *r, ngx_uint_t index);
 static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_rows(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_limit_t *limit,
     ngx_uint_t n);
@@ -131,7 +129,7 @@ ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
     n = 0;
 
     for (i = set->limits.nelts; i; i--, limit++) {
-        vv = ngx_http_ratelimit_direct_key(ctx->request, limit->key.index);
+        vv = ngx_http_get_flushed_variable(ctx->request, limit->key.index);
 
         if (vv == NULL || vv->not_found || vv->len == 0) {
             continue;
@@ -144,23 +142,6 @@ ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
     }
 
     return n;
-}
-
-
-/* as ngx_http_get_flushed_variable(), which mostly has nothing to flush */
-
-static ngx_inline ngx_http_variable_value_t *
-ngx_http_ratelimit_direct_key(ngx_http_request_t *r, ngx_uint_t index)
-{
-    ngx_http_variable_value_t  *v;
-
-    v = &r->variables[index];
-
-    if (v->valid || v->not_found) {
-        return ngx_http_get_flushed_variable(r, index);
-    }
-
-    return ngx_http_get_indexed_variable(r, index);
 }
 
 
