@@ -366,6 +366,10 @@ ratelimit_slot_in_use(const ratelimit_party_t *party,
 {
     size_t  i;
 
+    if (party->n == 1) {
+        return 0;
+    }
+
     for (i = 0; i < party->n; i++) {
         if (party->places[i].slot == slot) {
             return 1;
