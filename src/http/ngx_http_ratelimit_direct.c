@@ -8,13 +8,22 @@
 #include "http/ngx_http_ratelimit.h"
 
 
+/* where the next row is to be written */
+
+typedef struct {
+    ratelimit_item_t               *item;
+    ratelimit_place_t              *place;
+    ngx_http_ratelimit_subject_t   *subject;
+    ngx_http_ratelimit_plan_t     **plan;
+} ngx_http_ratelimit_rows_t;
+
+
 static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_pass(
     ratelimit_item_t *item, ngx_uint_t n);
 static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_query(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_set_t *set);
-static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_rows(
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_limit_t *limit,
-    ngx_uint_t n);
+static ngx_inline void ngx_http_ratelimit_direct_rows(
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rows_t *rows);
 
 
 ngx_uint_t
@@ -112,21 +121,26 @@ static ngx_inline ngx_uint_t
 ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_set_t *set)
 {
-    ngx_uint_t                   i, n;
+    ngx_uint_t                   i;
     ngx_http_variable_value_t   *vv;
+    ngx_http_ratelimit_rows_t    rows;
     ngx_http_ratelimit_limit_t  *limit;
     ngx_http_ratelimit_query_t  *q;
 
+    rows.item = ctx->items;
+    rows.place = ctx->places;
+    rows.subject = ctx->subjects;
+    rows.plan = ctx->plans;
+
     q = &ctx->query;
 
-    q->items = ctx->items;
-    q->places = ctx->places;
-    q->subjects = ctx->subjects;
+    q->items = rows.item;
+    q->places = rows.place;
+    q->subjects = rows.subject;
     q->remote = 0;
     q->log = ctx->request->connection->log;
 
     limit = set->limits.elts;
-    n = 0;
 
     for (i = set->limits.nelts; i; i--, limit++) {
         vv = ngx_http_get_flushed_variable(ctx->request, limit->key.index);
@@ -136,56 +150,48 @@ ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
         }
 
         ratelimit_hash_key(&limit->use.secret, vv->data, vv->len,
-                           &ctx->places[n].hash);
+                           &rows.place->hash);
 
-        n = ngx_http_ratelimit_direct_rows(ctx, limit, n);
+        ngx_http_ratelimit_direct_rows(limit, &rows);
     }
 
-    return n;
+    return rows.plan - ctx->plans;
 }
 
 
-/* the first of them has the hash */
+/* one for each rule, the first of them has the hash */
 
-static ngx_inline ngx_uint_t
-ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_limit_t *limit, ngx_uint_t n)
+static ngx_inline void
+ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_limit_t *limit,
+    ngx_http_ratelimit_rows_t *rows)
 {
-    ngx_uint_t                     i;
-    ratelimit_hash_t               hash;
-    ratelimit_item_t              *item;
-    ratelimit_rule_t              *rule;
-    ratelimit_place_t             *place;
-    ngx_http_ratelimit_zone_t     *zone;
-    ngx_http_ratelimit_subject_t  *subject;
+    ratelimit_hash_t            hash;
+    ratelimit_rule_t           *rule, *last;
+    ngx_http_ratelimit_zone_t  *zone;
 
     zone = limit->use.zone;
+    hash = rows->place->hash;
+
     rule = limit->plan.rules;
+    last = rule + limit->plan.nrules;
 
-    item = &ctx->items[n];
-    place = &ctx->places[n];
-    subject = &ctx->subjects[n];
+    do {
+        rows->item->rule = rule++;
+        rows->item->shape = &zone->shape;
+        rows->item->cost = 1;
+        rows->item->insist = limit->insist;
+        rows->item->verdict.brief = 0;
+        rows->item++;
 
-    hash = place->hash;
+        rows->place->table = zone->table;
+        rows->place->hash = hash;
+        rows->place++;
 
-    for (i = limit->plan.nrules; i; i--) {
-        item->rule = rule++;
-        item->shape = &zone->shape;
-        item->cost = 1;
-        item->insist = limit->insist;
-        item->verdict.brief = 0;
-        item++;
+        rows->subject->use = &limit->use;
+        rows->subject->backend = NGX_HTTP_RATELIMIT_SHM;
+        rows->subject++;
 
-        place->table = zone->table;
-        place->hash = hash;
-        place++;
+        *rows->plan++ = &limit->plan;
 
-        subject->use = &limit->use;
-        subject->backend = NGX_HTTP_RATELIMIT_SHM;
-        subject++;
-
-        ctx->plans[n++] = &limit->plan;
-    }
-
-    return n;
+    } while (rule < last);
 }
