@@ -22,6 +22,7 @@ use constant SLACK => 0.07;     # seconds: this machine has other things to do
 my $redis = RedisServer->start;
 
 subtest 'who asks twice delays nobody else' => \&asks_twice;
+subtest 'two servers have one time' => \&two_servers;
 subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others give back' => \&given_back;
@@ -84,6 +85,35 @@ END3
     Clients::await_answers(1, $first);
 
     is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+# the time that one has taken is missing to the other
+
+sub two_servers {
+    my @scripted = map { ScriptedRedis->start(upstream => $redis) } 1, 2;
+    my $gateway = gateway(<<"END", '/both' => <<'END2');
+ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=250ms;
+ratelimit_redis two redis://127.0.0.1:$scripted[1]{port} timeout=250ms;
+ratelimit_zone \$arg_k zone=one:1m rate=100r/d redis=one;
+ratelimit_zone \$arg_k zone=two:1m rate=100r/d redis=two;
+END
+ratelimit zone=one;
+ratelimit zone=two;
+END2
+    my $clients = Clients->new($gateway->{port});
+
+    is(backend($clients, '/both?k=both'), 'redis', 'both are well');
+
+    $_->play('silent') for @scripted;
+
+    my $start = time;
+    my $client = $clients->send('GET /both?k=both');
+
+    Clients::await_answers(1, $client);
+    cmp_ok($client->{answers}[0]{at} - $start, '<', 0.25 + SLACK,
+           'a decision takes no longer than the timeout');
+    is($client->{answers}[0]{field}{'x-backend'}, 'local', 'without them');
 }
 
 

@@ -46,6 +46,7 @@ ngx_http_ratelimit_decision(ngx_http_ratelimit_query_t *q)
     d->next = 0;
 
     q->decision = d;
+    q->started = ngx_current_msec;
     q->failed = 0;
 
     return ngx_http_ratelimit_decision_go(d);

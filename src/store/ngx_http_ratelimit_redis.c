@@ -18,6 +18,8 @@ static ngx_int_t ngx_http_ratelimit_redis_ask(
     ratelimit_script_e op);
 static ngx_int_t ngx_http_ratelimit_redis_submit(
     ngx_http_ratelimit_redis_command_t *command);
+static void ngx_http_ratelimit_redis_await(
+    ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_give_back(
     ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_retry(
@@ -57,7 +59,11 @@ ngx_http_ratelimit_redis_check(ngx_http_ratelimit_query_t *q)
         return NGX_OK;
     }
 
-    rc = ngx_http_ratelimit_redis_ask(redis, q, RATELIMIT_SCRIPT_CHECK);
+    /* another Redis may have been asked before: its time is taken off ours */
+
+    rc = (ngx_current_msec - q->started < redis->timeout)
+         ? ngx_http_ratelimit_redis_ask(redis, q, RATELIMIT_SCRIPT_CHECK)
+         : NGX_ERROR;
 
     if (rc != NGX_OK) {
         ngx_atomic_fetch_add(&redis->shared->fallbacks, 1);
@@ -114,6 +120,10 @@ ngx_http_ratelimit_redis_ask(ngx_http_ratelimit_redis_t *redis,
         return NGX_ERROR;
     }
 
+    command->deadline = redis->timeout
+                        + ((op == RATELIMIT_SCRIPT_CHECK) ? q->started
+                                                          : ngx_current_msec);
+
     if (ngx_http_ratelimit_redis_submit(command) != NGX_OK) {
         return NGX_ERROR;
     }
@@ -146,7 +156,7 @@ ngx_http_ratelimit_redis_submit(ngx_http_ratelimit_redis_command_t *command)
     }
 
     command->told = told;
-    command->deadline = ngx_current_msec + redis->timeout;
+    command->sent = ngx_current_msec;
 
     if (ngx_http_ratelimit_redis_send(command, command->data,
                                       command->last - command->data)
@@ -157,18 +167,51 @@ ngx_http_ratelimit_redis_submit(ngx_http_ratelimit_redis_command_t *command)
         return NGX_ERROR;
     }
 
-    /* all wait equally long: who comes last runs out of time last */
-
-    ngx_queue_insert_tail(&redis->pending, &command->queue);
-    redis->timer->cancelable = 0;
-
-    if (!redis->timer->timer_set) {
-        ngx_add_timer(redis->timer, redis->timeout);
-    }
+    ngx_http_ratelimit_redis_await(command);
 
     ngx_atomic_fetch_add(&redis->shared->commands, 1);
 
     return NGX_OK;
+}
+
+
+/* most wait equally long: who comes last runs out of time last */
+
+static void
+ngx_http_ratelimit_redis_await(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_queue_t                         *q;
+    ngx_event_t                         *timer;
+    ngx_http_ratelimit_redis_t          *redis;
+    ngx_http_ratelimit_redis_command_t  *other;
+
+    redis = command->redis;
+    timer = redis->timer;
+
+    for (q = ngx_queue_last(&redis->pending);
+         q != ngx_queue_sentinel(&redis->pending);
+         q = ngx_queue_prev(q))
+    {
+        other = ngx_queue_data(q, ngx_http_ratelimit_redis_command_t, queue);
+
+        if ((ngx_msec_int_t) (command->deadline - other->deadline) >= 0) {
+            break;
+        }
+    }
+
+    ngx_queue_insert_after(q, &command->queue);
+
+    timer->cancelable = 0;
+
+    if (timer->timer_set
+        && (ngx_msec_int_t) (timer->timer.key - command->deadline) > 0)
+    {
+        ngx_del_timer(timer);
+    }
+
+    if (!timer->timer_set) {
+        ngx_add_timer(timer, command->deadline - ngx_current_msec);
+    }
 }
 
 
@@ -258,7 +301,7 @@ ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
     q = ngx_http_ratelimit_redis_leave(command);
     redis = command->redis;
     told = command->told;
-    age = ngx_current_msec - (command->deadline - redis->timeout);
+    age = ngx_current_msec - command->sent;
 
     ngx_free(command);
 
@@ -287,6 +330,7 @@ ngx_http_ratelimit_redis_give_back(ngx_http_ratelimit_redis_command_t *command)
     command->expired = 0;
     command->loaded = 0;
     command->unwanted = 0;
+    command->deadline = ngx_current_msec + command->redis->timeout;
 
     (void) ngx_http_ratelimit_redis_submit(command);
 }

@@ -90,6 +90,7 @@ typedef struct {
     ngx_http_ratelimit_redis_t     *redis;
     ngx_http_ratelimit_query_t     *query;    /* NULL: nobody waits */
     ngx_http_ratelimit_redis_conn_t  *conn;   /* where the answer comes */
+    ngx_msec_t                      sent;
     ngx_msec_t                      deadline;
     ratelimit_script_e              op;
     ratelimit_breaker_e             told;

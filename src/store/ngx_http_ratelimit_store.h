@@ -97,6 +97,7 @@ struct ngx_http_ratelimit_query_s {
 
     /* the store's own */
     ngx_http_ratelimit_decision_t  *decision;
+    ngx_msec_t                      started;  /* the decision, if remote */
     void                           *pending;
 };
 
