@@ -23,6 +23,7 @@ my $redis = RedisServer->start;
 
 subtest 'who asks twice delays nobody else' => \&asks_twice;
 subtest 'two servers have one time' => \&two_servers;
+subtest 'what is counted of Redis' => \&counted;
 subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others give back' => \&given_back;
@@ -114,6 +115,41 @@ END2
     cmp_ok($client->{answers}[0]{at} - $start, '<', 0.25 + SLACK,
            'a decision takes no longer than the timeout');
     is($client->{answers}[0]{field}{'x-backend'}, 'local', 'without them');
+}
+
+
+# of all workers, told when one of them exits
+
+sub counted {
+    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my $gateway = Gateway->start(main => 'error_log logs/info.log info;',
+                                 http => <<"END" . Gateway->server(
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=250ms;
+ratelimit_zone \$arg_k zone=counted:1m rate=2r/d redis=main;
+END
+                                     '/' => 'ratelimit zone=counted;'));
+    my $clients = Clients->new($gateway->{port});
+
+    # the script may have to be sent once
+
+    $clients->ask('GET /?k=before');
+
+    is(join(' ', map { $_->{status} }
+                     $clients->series((['GET /?k=counted']) x 5)),
+       '200 200 429 429 429', 'three ask, two are known');
+
+    $scripted->play('silent');
+    Clients::await_answers(1, map { $clients->send("GET /?k=$_") } 1 .. 5);
+
+    kill 'QUIT', $gateway->{pid};
+    waitpid delete $gateway->{pid}, 0;
+
+    my ($told) = reverse grep { /so far/ }
+                 split /^/, Gateway::slurp("$gateway->{dir}/logs/info.log");
+
+    like($told, qr/so\ far:\ (?:9|10)\ commands,\ 5\ timeouts,\ 0\ errors,
+                   \ 1\ changes\ of\ state,\ 5\ decisions\ without\ it,
+                   \ 2\ refusals\ known\ already/x, 'all is counted');
 }
 
 
