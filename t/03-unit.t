@@ -14,6 +14,9 @@ use warnings;
 use File::Path qw(make_path);
 use Test::More;
 
+use lib 't/lib';
+use Programs qw(command relay);
+
 my $out = 'build/unit';
 my $cc = $ENV{CC} || 'gcc';
 
@@ -66,42 +69,7 @@ sub check {
 
     return fail('builds') if !$built;
 
-    relay("./$exe");
-}
-
-
-# every result of the program becomes one of ours
-
-sub relay {
-    my ($exe) = @_;
-
-    my $plan;
-    my $seen = 0;
-
-    open(my $fh, '-|', "$exe 2>&1") or return fail("$exe: $!");
-
-    while (my $line = <$fh>) {
-        chomp $line;
-
-        if ($line =~ /^(not )?ok \d+(?: - (.*))?$/) {
-            ok(!$1, $2);
-            $seen++;
-
-        } elsif ($line =~ /^1\.\.(\d+)$/) {
-            $plan = $1;
-
-        } elsif ($line =~ /^# (.*)/) {
-            note($1);
-
-        } else {
-            diag($line);
-        }
-    }
-
-    close($fh);
-
-    is($?, 0, 'ends well');
-    is($plan, $seen, 'runs all that it planned');
+    relay({}, "./$exe");
 }
 
 
@@ -122,18 +90,6 @@ sub objects {
     }
 
     return \@objects;
-}
-
-
-sub command {
-    my $command = join ' ', @_, '2>&1';
-    my $text = `$command`;
-
-    return 1 if $? == 0;
-
-    diag("$command\n$text");
-
-    return 0;
 }
 
 
