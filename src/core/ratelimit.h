@@ -104,11 +104,14 @@ typedef struct {
                                                      above the limit */
     uint64_t                        stamp;        /* where the charge goes, to
                                                      be handed to refund */
-    uint8_t                         allowed;
-    uint8_t                         soft;         /* only above the limit */
-    uint8_t                         rebase;       /* the clock was set back:
+
+    /* not bytes: to write one of these could mean to write anything */
+
+    uint16_t                        allowed;
+    uint16_t                        soft;         /* only above the limit */
+    uint16_t                        rebase;       /* the clock was set back:
                                                      charge, if only with 0 */
-    uint8_t                         brief;        /* a note of the store, the
+    uint16_t                        brief;        /* a note of the store, the
                                                      core ignores it */
 } ratelimit_verdict_t;
 

@@ -40,25 +40,8 @@ typedef struct {
 } ratelimit_bucket_t;
 
 
-/*
- * Whole periods, all but the last one, are settled: since moves forward, what
- * they returned is no longer taken.  A charge of the last period can still be
- * given back.  Returns what has elapsed since then; the bucket is whole if
- * nothing is left taken.
- */
-uint64_t ratelimit_bucket_fold(const ratelimit_rule_t *rule,
-    ratelimit_bucket_t *bucket, uint64_t elapsed);
-
-
 /* the same for both buckets, see ratelimit_algorithm_t */
 
-void ratelimit_bucket_charge(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost);
-void ratelimit_bucket_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    const ratelimit_verdict_t *verdict);
 void ratelimit_bucket_punish(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost);
@@ -78,7 +61,7 @@ void ratelimit_bucket_copy(const ratelimit_shape_t *shape,
  * were counted although refused do, or a state of another rule.
  */
 
-static inline uint64_t
+static ratelimit_inline uint64_t
 ratelimit_bucket_bound(const ratelimit_rule_t *rule, uint64_t taken)
 {
     if (taken <= rule->ceiling + 2 * rule->limit) {
@@ -89,9 +72,38 @@ ratelimit_bucket_bound(const ratelimit_rule_t *rule, uint64_t taken)
 }
 
 
+/*
+ * Whole periods, all but the last one, are settled: since moves forward, what
+ * they returned is no longer taken.  A charge of the last period can still be
+ * given back.  Returns what has elapsed since then; the bucket is whole if
+ * nothing is left taken.
+ */
+
+static ratelimit_inline uint64_t
+ratelimit_bucket_fold(const ratelimit_rule_t *rule, ratelimit_bucket_t *bucket,
+    uint64_t elapsed)
+{
+    uint64_t  periods;
+
+    periods = elapsed / rule->period;
+
+    if (bucket->taken / rule->limit < periods) {
+        bucket->taken = 0;
+        return 0;
+    }
+
+    periods--;
+
+    bucket->taken -= periods * rule->limit;
+    bucket->since += periods * rule->period;
+
+    return elapsed - periods * rule->period;
+}
+
+
 /* the bucket as it is now */
 
-static inline void
+static ratelimit_inline void
 ratelimit_bucket_load(const ratelimit_rule_t *rule,
     const ratelimit_state_t *state, uint64_t now, ratelimit_bucket_t *bucket)
 {
@@ -134,9 +146,60 @@ ratelimit_bucket_load(const ratelimit_rule_t *rule,
 }
 
 
+static ratelimit_inline void
+ratelimit_bucket_charge(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost)
+{
+    uint64_t            taken;
+    ratelimit_bucket_t  bucket;
+
+    (void) shape;
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+
+    if (bucket.level == 0) {
+
+        if (cost == 0) {
+            return;
+        }
+
+        /* a bucket of which nothing is taken is whole at any time */
+
+        state[1] = 0;
+        ratelimit_store_barrier();
+        state[0] = clock->now;
+        ratelimit_store_barrier();
+        state[1] = ratelimit_bucket_bound(rule, cost);
+
+        return;
+    }
+
+    taken = ratelimit_bucket_bound(rule, ratelimit_add(bucket.taken, cost));
+
+    /* who dies in between takes too much rather than too little */
+
+    state[0] = bucket.since;
+    ratelimit_store_barrier();
+    state[1] = taken;
+}
+
+
+static ratelimit_inline void
+ratelimit_bucket_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
+{
+    (void) verdict;
+
+    ratelimit_bucket_charge(shape, rule, state, clock, cost);
+}
+
+
 /* the time until a level has fallen to another one */
 
-static inline uint64_t
+static ratelimit_inline uint64_t
 ratelimit_bucket_until(const ratelimit_bucket_t *bucket,
     const ratelimit_rule_t *rule, uint64_t level, uint64_t target)
 {
@@ -153,7 +216,7 @@ ratelimit_bucket_until(const ratelimit_bucket_t *bucket,
  * and delayed if there will be room within so long a wait.
  */
 
-static inline void
+static ratelimit_inline void
 ratelimit_bucket_admit(const ratelimit_rule_t *rule,
     const ratelimit_bucket_t *bucket, uint64_t cost, uint64_t wait,
     ratelimit_verdict_t *verdict)
@@ -191,7 +254,7 @@ ratelimit_bucket_admit(const ratelimit_rule_t *rule,
 
 /* when the bucket will be whole, which is before the charge is */
 
-static inline uint64_t
+static ratelimit_inline uint64_t
 ratelimit_bucket_stamp(const ratelimit_rule_t *rule,
     const ratelimit_bucket_t *bucket, const ratelimit_clock_t *clock)
 {
@@ -202,7 +265,7 @@ ratelimit_bucket_stamp(const ratelimit_rule_t *rule,
 
 /* whether an allowed cost goes above the capacity, as tell says it, too */
 
-static inline unsigned
+static ratelimit_inline unsigned
 ratelimit_bucket_soft(const ratelimit_rule_t *rule,
     const ratelimit_bucket_t *bucket, uint64_t cost)
 {
@@ -216,7 +279,7 @@ ratelimit_bucket_soft(const ratelimit_rule_t *rule,
  * many requests is excess.
  */
 
-static inline void
+static ratelimit_inline void
 ratelimit_bucket_tell(const ratelimit_rule_t *rule,
     const ratelimit_bucket_t *bucket, uint64_t cost, uint64_t above,
     ratelimit_verdict_t *verdict)
@@ -256,6 +319,72 @@ ratelimit_bucket_tell(const ratelimit_rule_t *rule,
     verdict->reset_after = ratelimit_bucket_until(bucket, rule, level, 0);
     verdict->soft = (verdict->allowed && after > rule->capacity);
     verdict->rebase = bucket->rebase;
+}
+
+
+static ratelimit_inline void
+ratelimit_token_bucket_glance(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    ratelimit_bucket_t  bucket;
+
+    (void) shape;
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+    ratelimit_bucket_admit(rule, &bucket, cost, rule->wait, verdict);
+
+    verdict->rebase = bucket.rebase;
+    verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
+    verdict->soft = verdict->allowed
+                    && (verdict->delay == 0 || rule->ceiling > rule->capacity)
+                    && ratelimit_bucket_soft(rule, &bucket, cost);
+}
+
+
+/*
+ * An admitted level never exceeds the ceiling, so there is no delay if so many
+ * are free; a request that costs nothing does not queue.
+ */
+
+static ratelimit_inline void
+ratelimit_leaky_bucket_delay(const ratelimit_rule_t *rule,
+    const ratelimit_bucket_t *bucket, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    uint64_t  level;
+
+    if (!verdict->allowed || cost == 0 || rule->free >= rule->ceiling) {
+        return;
+    }
+
+    level = bucket->level + cost * rule->period;
+
+    verdict->delay = ratelimit_bucket_until(bucket, rule, level,
+                                            (rule->free + 1) * rule->period);
+}
+
+
+static ratelimit_inline void
+ratelimit_leaky_bucket_glance(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    ratelimit_bucket_t  bucket;
+
+    (void) shape;
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+    ratelimit_bucket_admit(rule, &bucket, cost, 0, verdict);
+
+    verdict->rebase = bucket.rebase;
+    verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
+    verdict->soft = verdict->allowed
+                    && ratelimit_bucket_soft(rule, &bucket, cost);
+
+    ratelimit_leaky_bucket_delay(rule, &bucket, cost, verdict);
 }
 
 

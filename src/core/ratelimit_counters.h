@@ -59,6 +59,55 @@ ratelimit_counters_set(const ratelimit_shape_t *shape,
 }
 
 
+/* two counters of four bytes, as they stand in a word */
+
+static inline uint64_t
+ratelimit_counters_pair(uint64_t first, uint64_t second)
+{
+#if (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
+    return first << 32 | second;
+#else
+    return second << 32 | first;
+#endif
+}
+
+
+/* the first of them if place is 0, otherwise the second */
+
+static inline unsigned
+ratelimit_counters_shift(uint32_t place)
+{
+#if (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
+    return 32 * (1 - place);
+#else
+    return 32 * place;
+#endif
+}
+
+
+static inline void
+ratelimit_counters_add(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, uint32_t place, uint64_t cost)
+{
+    uint64_t  count;
+    unsigned  shift;
+
+    if (shape->buckets == 1 && shape->width == sizeof(uint32_t)) {
+
+        /* both are one word, which need not be taken apart */
+
+        shift = ratelimit_counters_shift(place);
+        count = state[1] >> shift & UINT32_MAX;
+        state[1] += ratelimit_min(cost, UINT32_MAX - count) << shift;
+
+        return;
+    }
+
+    count = ratelimit_counters_get(shape, state, place);
+    ratelimit_counters_set(shape, state, place, ratelimit_add(count, cost));
+}
+
+
 /* the place of the sub-window that lies so many before; at most buckets */
 
 static inline uint32_t
@@ -100,6 +149,8 @@ ratelimit_counters_total(const ratelimit_shape_t *shape,
     words = ratelimit_counters_words(shape);
 
     if (shape->width == sizeof(uint16_t)) {
+
+#pragma GCC unroll 4
 
         for (i = 1; i <= words; i++) {
             word = state[i];

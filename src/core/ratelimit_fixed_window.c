@@ -3,43 +3,19 @@
  * Windows of one period, aligned to the wall clock when they open; from then
  * on only the monotonic clock counts, so that a step of the wall clock neither
  * prolongs a window nor opens a second one.
- *
- * state[0]  end of the window, monotonic
- * state[1]  requests in it
  */
 
 
-#include "core/ratelimit.h"
-#include "core/ratelimit_math.h"
+#include "core/ratelimit_fixed_window.h"
 
 
-typedef struct {
-    uint64_t                        end;
-    uint64_t                        count;
-    unsigned                        rebase;
-} ratelimit_fixed_window_t;
-
-
-static inline void ratelimit_fixed_window_load(const ratelimit_rule_t *rule,
-    const ratelimit_state_t *state, const ratelimit_clock_t *clock,
-    ratelimit_fixed_window_t *window);
 static void ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict);
-static void ratelimit_fixed_window_glance(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
 static void ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost);
-static void ratelimit_fixed_window_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    const ratelimit_verdict_t *verdict);
-static inline void ratelimit_fixed_window_write(ratelimit_state_t *state,
-    uint64_t end, uint64_t count);
 static void ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
@@ -63,32 +39,6 @@ const ratelimit_algorithm_t  ratelimit_fixed_window = {
     ratelimit_fixed_window_size,
     ratelimit_fixed_window_copy
 };
-
-
-/* the window that is open, or the one that a charge would open */
-
-static inline void
-ratelimit_fixed_window_load(const ratelimit_rule_t *rule,
-    const ratelimit_state_t *state, const ratelimit_clock_t *clock,
-    ratelimit_fixed_window_t *window)
-{
-    window->end = state[0];
-    window->count = state[1];
-    window->rebase = 0;
-
-    if (window->end <= clock->now) {
-        window->count = 0;
-
-    } else if (window->end - clock->now <= rule->period + RATELIMIT_SKEW) {
-        return;
-
-    } else {
-        /* the clock was set back: the count stays, the end would be too far */
-        window->rebase = (window->count != 0);
-    }
-
-    window->end = clock->now + rule->period - clock->wall % rule->period;
-}
 
 
 static void
@@ -120,25 +70,6 @@ ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
 
 
 static void
-ratelimit_fixed_window_glance(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict)
-{
-    ratelimit_fixed_window_t  window;
-
-    (void) shape;
-
-    ratelimit_fixed_window_load(rule, state, clock, &window);
-
-    verdict->stamp = window.end;
-    verdict->rebase = window.rebase;
-
-    ratelimit_admit_only(rule, window.count, cost, verdict);
-}
-
-
-static void
 ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost)
@@ -155,41 +86,6 @@ ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
 
     ratelimit_fixed_window_write(state, window.end,
                                  ratelimit_add(window.count, cost));
-}
-
-
-static void
-ratelimit_fixed_window_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    const ratelimit_verdict_t *verdict)
-{
-    uint64_t  count;
-
-    (void) shape;
-    (void) rule;
-    (void) clock;
-
-    if (cost == 0 && !verdict->rebase) {
-        return;
-    }
-
-    count = (state[0] == verdict->stamp || verdict->rebase) ? state[1] : 0;
-
-    ratelimit_fixed_window_write(state, verdict->stamp,
-                                 ratelimit_add(count, cost));
-}
-
-
-/* a count without its end belongs to a window that is past already */
-
-static inline void
-ratelimit_fixed_window_write(ratelimit_state_t *state, uint64_t end,
-    uint64_t count)
-{
-    state[1] = count;
-    ratelimit_store_barrier();
-    state[0] = end;
 }
 
 

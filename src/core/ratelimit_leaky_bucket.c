@@ -13,13 +13,6 @@ static void ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
-static void ratelimit_leaky_bucket_glance(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict);
-static inline void ratelimit_leaky_bucket_delay(const ratelimit_rule_t *rule,
-    const ratelimit_bucket_t *bucket, uint64_t cost,
-    ratelimit_verdict_t *verdict);
 
 
 const ratelimit_algorithm_t  ratelimit_leaky_bucket = {
@@ -53,49 +46,4 @@ ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
     verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
 
     ratelimit_leaky_bucket_delay(rule, &bucket, cost, verdict);
-}
-
-
-static void
-ratelimit_leaky_bucket_glance(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict)
-{
-    ratelimit_bucket_t  bucket;
-
-    (void) shape;
-
-    ratelimit_bucket_load(rule, state, clock->now, &bucket);
-    ratelimit_bucket_admit(rule, &bucket, cost, 0, verdict);
-
-    verdict->rebase = bucket.rebase;
-    verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
-    verdict->soft = verdict->allowed
-                    && ratelimit_bucket_soft(rule, &bucket, cost);
-
-    ratelimit_leaky_bucket_delay(rule, &bucket, cost, verdict);
-}
-
-
-/*
- * An admitted level never exceeds the ceiling, so there is no delay if so many
- * are free; a request that costs nothing does not queue.
- */
-
-static inline void
-ratelimit_leaky_bucket_delay(const ratelimit_rule_t *rule,
-    const ratelimit_bucket_t *bucket, uint64_t cost,
-    ratelimit_verdict_t *verdict)
-{
-    uint64_t  level;
-
-    if (!verdict->allowed || cost == 0 || rule->free >= rule->ceiling) {
-        return;
-    }
-
-    level = bucket->level + cost * rule->period;
-
-    verdict->delay = ratelimit_bucket_until(bucket, rule, level,
-                                            (rule->free + 1) * rule->period);
 }

@@ -20,6 +20,9 @@
 #define ratelimit_store_barrier()  __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
 
+/* what is decided often is compiled for each case, see its users */
+#define ratelimit_inline    inline __attribute__((always_inline))
+
 /* keeps what is rarely needed out of the way of what is always */
 #define ratelimit_noinline  __attribute__((noinline))
 
@@ -67,7 +70,8 @@ ratelimit_thousandths(uint64_t a)
 
 /*
  * The divisor is never 0.  Operands are mostly small, and a division of 32
- * bits takes a fraction of the time of one of 64.
+ * bits takes a fraction of the time of one of 64; by a number that the compiler
+ * knows there is none at all.
  */
 
 static inline uint64_t
@@ -84,7 +88,7 @@ ratelimit_div(uint64_t a, uint64_t b)
 static inline uint64_t
 ratelimit_mod(uint64_t a, uint64_t b)
 {
-    if (((a | b) >> 32) == 0) {
+    if (!__builtin_constant_p(b) && ((a | b) >> 32) == 0) {
         return (uint32_t) a % (uint32_t) b;
     }
 

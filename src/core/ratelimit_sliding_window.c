@@ -9,24 +9,13 @@
 
 #include <string.h>
 
-#include "core/ratelimit.h"
-#include "core/ratelimit_counters.h"
-#include "core/ratelimit_math.h"
-#include "core/ratelimit_window.h"
+#include "core/ratelimit_sliding_window.h"
 
 
 static void ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
-static void ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict);
-static void ratelimit_sliding_window_weigh(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict, uint64_t total);
 static void ratelimit_sliding_window_tell(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
@@ -38,16 +27,6 @@ static uint64_t ratelimit_sliding_window_retry(const ratelimit_shape_t *shape,
 static uint64_t ratelimit_sliding_window_reset(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_window_t *window,
     uint64_t used);
-static void ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost);
-static void ratelimit_sliding_window_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    const ratelimit_verdict_t *verdict);
-static inline void ratelimit_sliding_window_write(
-    const ratelimit_shape_t *shape, ratelimit_state_t *state,
-    const ratelimit_window_t *window, uint64_t cost);
 static void ratelimit_sliding_window_rotate(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, ratelimit_window_t *window);
 static void ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
@@ -106,36 +85,7 @@ ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
 }
 
 
-/* mostly even all that is kept leaves room: then nothing need be weighed */
-
-static void
-ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict)
-{
-    uint64_t  index, total;
-
-    index = clock->now * shape->buckets / rule->period;
-    total = ratelimit_counters_total(shape, state);
-
-    if (state[0] > index || total + cost > rule->limit
-        || total + cost > rule->ceiling)
-    {
-        ratelimit_sliding_window_weigh(shape, rule, state, clock, cost,
-                                       verdict, total);
-        return;
-    }
-
-    verdict->stamp = index;
-    verdict->delay = 0;
-    verdict->allowed = 1;
-    verdict->soft = 0;
-    verdict->rebase = 0;
-}
-
-
-static ratelimit_noinline void
+void
 ratelimit_sliding_window_weigh(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
@@ -253,7 +203,7 @@ ratelimit_sliding_window_reset(const ratelimit_shape_t *shape,
 }
 
 
-static void
+void
 ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost)
@@ -270,56 +220,6 @@ ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
     }
 
     ratelimit_sliding_window_write(shape, state, &window, cost);
-}
-
-
-static void
-ratelimit_sliding_window_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    const ratelimit_verdict_t *verdict)
-{
-    ratelimit_window_t  window;
-
-    if (verdict->rebase || cost == 0) {
-        ratelimit_sliding_window_charge(shape, rule, state, clock, cost);
-        return;
-    }
-
-    ratelimit_window_reload(shape, state, verdict, &window);
-    ratelimit_sliding_window_write(shape, state, &window, cost);
-}
-
-
-static inline void
-ratelimit_sliding_window_write(const ratelimit_shape_t *shape,
-    ratelimit_state_t *state, const ratelimit_window_t *window,
-    uint64_t cost)
-{
-    uint32_t  i, place;
-    uint64_t  count;
-
-    /* until the index is written, these counters are those that have left */
-
-    if (window->gap > shape->buckets) {
-        ratelimit_counters_clear(shape, state);
-
-    } else {
-        for (i = 0; i < window->gap; i++) {
-            place = ratelimit_counters_back(shape, window->place, i);
-            ratelimit_counters_set(shape, state, place, 0);
-        }
-    }
-
-    ratelimit_store_barrier();
-
-    count = ratelimit_counters_get(shape, state, window->place);
-    ratelimit_counters_set(shape, state, window->place,
-                           ratelimit_add(count, cost));
-
-    ratelimit_store_barrier();
-
-    state[0] = window->index;
 }
 
 
@@ -364,6 +264,12 @@ ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
     place = (uint32_t) (stamp % (shape->buckets + 1));
     count = ratelimit_counters_get(shape, state, place);
     ratelimit_counters_set(shape, state, place, ratelimit_sub(count, cost));
+
+    /* all zeros are a state never seen, and are seen to be past at once */
+
+    if (count <= cost && ratelimit_counters_empty(shape, state)) {
+        state[0] = 0;
+    }
 }
 
 

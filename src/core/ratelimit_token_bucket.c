@@ -12,10 +12,6 @@ static void ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
-static void ratelimit_token_bucket_glance(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict);
 
 
 const ratelimit_algorithm_t  ratelimit_token_bucket = {
@@ -53,25 +49,4 @@ ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
     if (verdict->delay && rule->ceiling <= rule->capacity) {
         verdict->soft = 0;
     }
-}
-
-
-static void
-ratelimit_token_bucket_glance(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict)
-{
-    ratelimit_bucket_t  bucket;
-
-    (void) shape;
-
-    ratelimit_bucket_load(rule, state, clock->now, &bucket);
-    ratelimit_bucket_admit(rule, &bucket, cost, rule->wait, verdict);
-
-    verdict->rebase = bucket.rebase;
-    verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
-    verdict->soft = verdict->allowed
-                    && (verdict->delay == 0 || rule->ceiling > rule->capacity)
-                    && ratelimit_bucket_soft(rule, &bucket, cost);
 }

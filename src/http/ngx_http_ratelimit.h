@@ -129,6 +129,7 @@ typedef struct {
     ngx_array_t                     limits;   /* ngx_http_ratelimit_limit_t */
     ngx_uint_t                      nrules_before;  /* at most */
     ngx_uint_t                      nrules_after;
+    ngx_uint_t                      nrules;   /* both */
     ngx_uint_t                      stages;
     ngx_uint_t                      remote;   /* stages with limits in Redis */
     ngx_uint_t                      direct;   /* all are simple, see

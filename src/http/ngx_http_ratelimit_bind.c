@@ -170,6 +170,7 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         limits[i].use.together = n;
     }
 
+    set->nrules = n;
     set->direct = ngx_http_ratelimit_direct_set(set);
 
     return NGX_OK;

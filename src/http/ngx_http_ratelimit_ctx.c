@@ -12,7 +12,7 @@ ngx_http_ratelimit_ctx_t *
 ngx_http_ratelimit_create_ctx(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    return ngx_http_ratelimit_new_ctx(r, rlcf);
+    return ngx_http_ratelimit_new_ctx(r, rlcf, rlcf->set->nrules);
 }
 
 

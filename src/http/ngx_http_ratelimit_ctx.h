@@ -98,14 +98,13 @@ ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
 }
 
 
+/* with room for n items */
+
 static ngx_inline ngx_http_ratelimit_ctx_t *
 ngx_http_ratelimit_new_ctx(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf)
+    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t n)
 {
-    ngx_uint_t                 n;
     ngx_http_ratelimit_ctx_t  *ctx;
-
-    n = rlcf->set->nrules_before + rlcf->set->nrules_after;
 
     ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
                               + ngx_http_ratelimit_rows(n));

@@ -5,6 +5,7 @@
  */
 
 
+#include "core/ratelimit_sip.h"
 #include "http/ngx_http_ratelimit.h"
 
 
@@ -18,12 +19,17 @@ typedef struct {
 } ngx_http_ratelimit_rows_t;
 
 
-static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_pass(
-    ratelimit_item_t *item, ngx_uint_t n);
-static ngx_inline ngx_uint_t ngx_http_ratelimit_direct_query(
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_set_t *set);
-static ngx_inline void ngx_http_ratelimit_direct_rows(
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rows_t *rows);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_direct_run(
+    ngx_http_request_t *r, ngx_http_ratelimit_loc_conf_t *rlcf,
+    ngx_uint_t room);
+static ratelimit_inline ngx_uint_t ngx_http_ratelimit_direct_pass(
+    ratelimit_item_t *items, ngx_uint_t n);
+static ratelimit_inline ngx_uint_t ngx_http_ratelimit_direct_query(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_set_t *set,
+    ngx_uint_t room);
+static ratelimit_inline void ngx_http_ratelimit_direct_rows(
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rows_t *rows,
+    ngx_uint_t room);
 
 
 ngx_uint_t
@@ -52,25 +58,42 @@ ngx_http_ratelimit_direct_set(ngx_http_ratelimit_set_t *set)
 }
 
 
-/* what is not simply let pass is done as on the long way */
-
 ngx_int_t
 ngx_http_ratelimit_direct(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf)
 {
+    ngx_uint_t  room;
+
+    room = rlcf->set->nrules;
+
+    /* compiled by itself: a lone rule needs no loops */
+
+    return room == 1 ? ngx_http_ratelimit_direct_run(r, rlcf, 1)
+                     : ngx_http_ratelimit_direct_run(r, rlcf, room);
+}
+
+
+/* what is not simply let pass is done as on the long way */
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_direct_run(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t room)
+{
     ngx_uint_t                 n;
     ngx_http_ratelimit_ctx_t  *ctx;
 
-    ctx = ngx_http_ratelimit_new_ctx(r, rlcf);
+    ctx = ngx_http_ratelimit_new_ctx(r, rlcf, room);
     if (ctx == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    n = ngx_http_ratelimit_direct_query(ctx, rlcf->set);
+    n = ngx_http_ratelimit_direct_query(ctx, rlcf->set, room);
 
     if (n == 0) {
         return NGX_DECLINED;
     }
+
+    n = (room == 1) ? 1 : n;
 
     ctx->n = n;
     ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH;
@@ -78,7 +101,7 @@ ngx_http_ratelimit_direct(ngx_http_request_t *r,
     ngx_http_ratelimit_keep_ctx(ctx);
 
     ctx->query.n = n;
-    ctx->rc = ngx_http_ratelimit_shm_check(&ctx->query);
+    ctx->rc = ngx_http_ratelimit_shm_decide(&ctx->query, n);
 
     ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->query.log, 0,
                    "ratelimit: %ui rules, rc:%i allowed:%ui",
@@ -100,15 +123,18 @@ ngx_http_ratelimit_direct(ngx_http_request_t *r,
 
 /* neither above a limit nor slowed down */
 
-static ngx_inline ngx_uint_t
-ngx_http_ratelimit_direct_pass(ratelimit_item_t *item, ngx_uint_t n)
+static ratelimit_inline ngx_uint_t
+ngx_http_ratelimit_direct_pass(ratelimit_item_t *items, ngx_uint_t n)
 {
-    while (n && !item->verdict.soft && item->verdict.delay == 0) {
-        item++;
-        n--;
+    ngx_uint_t  i;
+
+    for (i = 0; i < n; i++) {
+        if (items[i].verdict.soft || items[i].verdict.delay) {
+            return 0;
+        }
     }
 
-    return n == 0;
+    return 1;
 }
 
 
@@ -117,9 +143,9 @@ ngx_http_ratelimit_direct_pass(ratelimit_item_t *item, ngx_uint_t n)
  * nobody but this store the query.
  */
 
-static ngx_inline ngx_uint_t
+static ratelimit_inline ngx_uint_t
 ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_set_t *set)
+    ngx_http_ratelimit_set_t *set, ngx_uint_t room)
 {
     ngx_uint_t                   i;
     ngx_http_variable_value_t   *vv;
@@ -142,17 +168,17 @@ ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
 
     limit = set->limits.elts;
 
-    for (i = set->limits.nelts; i; i--, limit++) {
+    for (i = (room == 1) ? 1 : set->limits.nelts; i; i--, limit++) {
         vv = ngx_http_get_flushed_variable(ctx->request, limit->key.index);
 
         if (vv == NULL || vv->not_found || vv->len == 0) {
             continue;
         }
 
-        ratelimit_hash_key(&limit->use.secret, vv->data, vv->len,
-                           &rows.place->hash);
+        ratelimit_sip_key(&limit->use.secret, vv->data, vv->len,
+                          &rows.place->hash);
 
-        ngx_http_ratelimit_direct_rows(limit, &rows);
+        ngx_http_ratelimit_direct_rows(limit, &rows, room);
     }
 
     return rows.plan - ctx->plans;
@@ -161,9 +187,9 @@ ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
 
 /* one for each rule, the first of them has the hash */
 
-static ngx_inline void
+static ratelimit_inline void
 ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_limit_t *limit,
-    ngx_http_ratelimit_rows_t *rows)
+    ngx_http_ratelimit_rows_t *rows, ngx_uint_t room)
 {
     ratelimit_hash_t            hash;
     ratelimit_rule_t           *rule, *last;
@@ -177,10 +203,8 @@ ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_limit_t *limit,
 
     do {
         rows->item->rule = rule++;
-        rows->item->shape = &zone->shape;
         rows->item->cost = 1;
         rows->item->insist = limit->insist;
-        rows->item->verdict.brief = 0;
         rows->item++;
 
         rows->place->table = zone->table;
@@ -193,5 +217,5 @@ ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_limit_t *limit,
 
         *rows->plan++ = &limit->plan;
 
-    } while (rule < last);
+    } while (room > 1 && rule < last);
 }

@@ -20,8 +20,6 @@ static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
-static void ngx_http_ratelimit_shm_tell_evictions(
-    ngx_http_ratelimit_query_t *q, ratelimit_place_t *place);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
@@ -46,28 +44,7 @@ uint32_t  ngx_http_ratelimit_self;
 ngx_int_t
 ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t          i;
-    ratelimit_clock_t   clock;
-    ratelimit_place_t  *place;
-
-    if (ngx_http_ratelimit_self == 0) {
-        return NGX_ERROR;
-    }
-
-    ngx_http_ratelimit_shm_clock(&clock);
-
-    q->allowed = ratelimit_table_decide(q->items, q->places, q->n, &clock,
-                                        ngx_http_ratelimit_self);
-
-    place = q->places;
-
-    for (i = q->n; i; i--, place++) {
-        if (place->evicted) {
-            ngx_http_ratelimit_shm_tell_evictions(q, place);
-        }
-    }
-
-    return NGX_OK;
+    return ngx_http_ratelimit_shm_decide(q, q->n);
 }
 
 
@@ -111,7 +88,7 @@ ngx_http_ratelimit_shm_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 
 /* once a second and zone, by whichever worker comes first */
 
-static void
+void
 ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q,
     ratelimit_place_t *place)
 {

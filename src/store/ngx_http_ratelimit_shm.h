@@ -13,9 +13,6 @@
 
 /* ngx_http_ratelimit_shm.c */
 
-/* what the worker is called in locks, 0 if it must not take any */
-extern uint32_t  ngx_http_ratelimit_self;
-
 /* makes new memory ready for a table: zeros, and none for nginx to give away */
 void ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone);
 
@@ -56,19 +53,6 @@ void ngx_http_ratelimit_reload_commit(void);
 /* seals older tables when the last worker is gone that knows them alone */
 ngx_int_t ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle,
     ngx_array_t *zones);
-
-
-static ngx_inline void
-ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
-{
-    ngx_time_t  *tp;
-
-    tp = ngx_timeofday();
-
-    clock->now = (uint64_t) ngx_current_msec * 1000;
-    clock->wall = (uint64_t) tp->sec * RATELIMIT_SECOND
-                  + (uint64_t) tp->msec * 1000;
-}
 
 
 #endif /* _NGX_HTTP_RATELIMIT_SHM_H_INCLUDED_ */

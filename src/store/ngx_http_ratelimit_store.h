@@ -180,7 +180,6 @@ ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
  * fails closed.  Refund gives back what has a cost.
  */
 ngx_int_t ngx_http_ratelimit_decision(ngx_http_ratelimit_query_t *q);
-ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t give_back);
 void ngx_http_ratelimit_store_refund(ngx_http_ratelimit_query_t *q);
@@ -201,6 +200,59 @@ ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle);
 void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
 #endif
+
+
+/* ngx_http_ratelimit_shm.c: what the usual way of a request needs of it */
+
+/* what the worker is called in locks, 0 if it must not take any */
+extern uint32_t  ngx_http_ratelimit_self;
+
+ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q,
+    ratelimit_place_t *place);
+
+
+static ngx_inline void
+ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
+{
+    ngx_time_t  *tp;
+
+    tp = ngx_timeofday();
+
+    clock->now = (uint64_t) ngx_current_msec * 1000;
+    clock->wall = (uint64_t) tp->sec * RATELIMIT_SECOND
+                  + (uint64_t) tp->msec * 1000;
+}
+
+
+/* n is that of the query, and may be known */
+
+static ngx_inline ngx_int_t
+ngx_http_ratelimit_shm_decide(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
+{
+    ngx_uint_t          i;
+    ratelimit_clock_t   clock;
+    ratelimit_place_t  *places;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    places = q->places;
+
+    q->allowed = ratelimit_table_decide(q->items, places, n, &clock,
+                                        ngx_http_ratelimit_self);
+
+    for (i = 0; i < n; i++) {
+        if (places[i].evicted) {
+            ngx_http_ratelimit_shm_tell_evictions(q, &places[i]);
+        }
+    }
+
+    return NGX_OK;
+}
 
 
 static ngx_inline ngx_int_t

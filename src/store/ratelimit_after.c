@@ -70,7 +70,7 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
                                  items[i].cost);
 
         if (table->nblocks == 0) {
-            ratelimit_slot_pack(table, places[i].slot, state);
+            ratelimit_slot_pack(table->shape.algorithm, places[i].slot, state);
         }
     }
 

@@ -25,7 +25,7 @@
 
 typedef struct {
     uint32_t                        number;
-    unsigned                        worth;
+    int                             worth;
 } ratelimit_victim_t;
 
 
@@ -52,7 +52,7 @@ ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number)
 
     size = table->shape.algorithm == RATELIMIT_SLIDING_LOG
            ? 2 * sizeof(ratelimit_state_t)
-           : table->algorithm->size(&table->shape);
+           : table->block_size - offsetof(ratelimit_block_t, state);
 
     memset(ratelimit_block(table, number)->state, 0, size);
 }
@@ -90,7 +90,7 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
 
             if (tries == RATELIMIT_BLOCK_SAMPLE) {
 
-                if (victim.number && victim.worth >= RATELIMIT_REFUSED
+                if (victim.number && victim.worth >= (int) RATELIMIT_REFUSED
                     && rounds + 1 < RATELIMIT_BLOCK_ROUNDS)
                 {
                     break;
@@ -184,7 +184,7 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
     ratelimit_victim_t *victim)
 {
-    unsigned              worth;
+    int                   worth;
     ratelimit_block_t    *block;
     ratelimit_segment_t  *segment;
 

@@ -23,8 +23,6 @@ static int ratelimit_table_check_all(ratelimit_item_t *items,
     ratelimit_party_t *party);
 static ratelimit_inline int ratelimit_table_peek(ratelimit_place_t *places,
     size_t n, int *known);
-static ratelimit_inline int ratelimit_table_guarded(
-    const ratelimit_place_t *place);
 static ratelimit_inline int ratelimit_table_refuse(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
 static ratelimit_inline int ratelimit_table_look(ratelimit_item_t *items,
@@ -63,7 +61,7 @@ ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
 
 
 int
-ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
+ratelimit_table_decide_any(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me)
 {
     ratelimit_party_t  party;
@@ -74,19 +72,7 @@ ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
     party.me = me;
     party.brief = 1;
 
-    /* compiled by themselves: one limit, or two, need no loops */
-
-    switch (n) {
-
-    case 1:
-        return ratelimit_table_run(items, places, 1, &party);
-
-    case 2:
-        return ratelimit_table_run(items, places, 2, &party);
-
-    default:
-        return ratelimit_table_run(items, places, n, &party);
-    }
+    return ratelimit_table_run(items, places, n, &party);
 }
 
 
@@ -251,27 +237,13 @@ ratelimit_table_peek(ratelimit_place_t *places, size_t n, int *known)
 
         place->slot = ratelimit_slot_find(place);
 
-        *known |= ratelimit_table_guarded(place);
+        *known |= place->slot
+                  && ratelimit_slot_guarded(place->slot, place->active,
+                                            place->segment);
         found &= (place->slot != NULL);
     }
 
     return found;
-}
-
-
-static ratelimit_inline int
-ratelimit_table_guarded(const ratelimit_place_t *place)
-{
-    uint64_t  guard;
-
-    if (place->slot == NULL || !(place->slot->id & RATELIMIT_REFUSED)) {
-        return 0;
-    }
-
-    guard = RATELIMIT_REFUSED
-            | ratelimit_slot_epoch(place->active, place->segment);
-
-    return ((place->slot->id ^ guard) & (2 * RATELIMIT_EPOCHS - 1)) == 0;
 }
 
 
@@ -317,7 +289,8 @@ ratelimit_table_refuse(ratelimit_item_t *items,
         /* who is refused for the first time in an epoch is to be marked */
 
         if (!items[i].verdict.allowed && place->slot
-            && !ratelimit_table_guarded(place))
+            && !ratelimit_slot_guarded(place->slot, place->active,
+                                       place->segment))
         {
             return 0;
         }
@@ -469,7 +442,8 @@ ratelimit_table_commit(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party, uint64_t refused)
 {
     if (place->active->nblocks == 0) {
-        ratelimit_slot_pack(place->active, place->slot, item->state);
+        ratelimit_slot_pack(place->active->shape.algorithm, place->slot,
+                            item->state);
     }
 
     ratelimit_slot_name(place,

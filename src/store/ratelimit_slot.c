@@ -153,17 +153,16 @@ static ratelimit_slot_t *
 ratelimit_slot_make_room(ratelimit_place_t *place,
     const ratelimit_party_t *party, uint64_t *number)
 {
-    unsigned           worth;
+    int                worth;
     ratelimit_slot_t  *slot, *empty;
 
-    slot = ratelimit_victim_past(place, party);
+    slot = ratelimit_victim(place, party, &worth);
 
-    if (slot == NULL) {
-        slot = ratelimit_victim_least(place, party, &worth);
+    if (worth != RATELIMIT_WORTHLESS) {
 
         /* where there is no choice, all blocks of the table are looked at */
 
-        if (worth >= RATELIMIT_REFUSED && place->active->nblocks) {
+        if (worth >= (int) RATELIMIT_REFUSED && place->active->nblocks) {
             empty = ratelimit_slot_empty(place, party);
 
             if (empty) {

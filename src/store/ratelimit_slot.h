@@ -5,9 +5,8 @@
  *
  * A slot's id is 54 bits of fingerprint, 4 of class, one that tells that its
  * key is being refused, and 5 of the epoch in which it was used last.  Its word
- * is a small state: 38 bits of time (ms) and 26 of count, or for a
- * sliding_window of one bucket 28 bits of the newest window's number and twice
- * 18 of count.  A larger state is in the block whose number the word is.
+ * is a small state (ratelimit_small.h), or the number of the block that holds a
+ * larger one.
  */
 
 
@@ -17,11 +16,10 @@
 
 #include <string.h>
 
+#include "core/ratelimit_math.h"
+#include "store/ratelimit_small.h"
 #include "store/ratelimit_table.h"
 
-
-/* what is decided often is compiled for each case, see its users */
-#define ratelimit_inline             inline __attribute__((always_inline))
 
 #define RATELIMIT_WAYS               8       /* slots of a bucket */
 #define RATELIMIT_CLASSES            16
@@ -32,15 +30,11 @@
 #define RATELIMIT_EPOCHS             32
 #define RATELIMIT_REFUSED            ((uint64_t) RATELIMIT_EPOCHS)
 
+/* what a slot is worth that has run out, less than any other */
+#define RATELIMIT_WORTHLESS          -1
+
 /* places to remember what was told, and when */
 #define RATELIMIT_TOLD               512
-
-#define RATELIMIT_SMALL_COUNT_BITS   26
-#define RATELIMIT_SMALL_WINDOW_BITS  18
-#define RATELIMIT_SMALL_TICK         1000    /* us */
-
-#define RATELIMIT_SMALL_COUNT        ((1ULL << RATELIMIT_SMALL_COUNT_BITS) - 1)
-#define RATELIMIT_SMALL_WINDOW       ((1ULL << RATELIMIT_SMALL_WINDOW_BITS) - 1)
 
 /* words of the largest state but a log's, of which two are looked at */
 #define RATELIMIT_NOTHING            (2 + RATELIMIT_MAX_BUCKETS / 2)
@@ -113,7 +107,7 @@ extern const ratelimit_state_t  ratelimit_slot_nothing[RATELIMIT_NOTHING];
 
 /* the number is that of the block + 1: 0 and numbers too large give NULL */
 
-static inline ratelimit_block_t *
+static ratelimit_inline ratelimit_block_t *
 ratelimit_block(const ratelimit_table_t *table, uint64_t number)
 {
     if (number - 1 >= table->nblocks) {
@@ -127,7 +121,7 @@ ratelimit_block(const ratelimit_table_t *table, uint64_t number)
 
 /* all periods of a key are in one segment, so that they are one lock */
 
-static inline uint64_t
+static ratelimit_inline uint64_t
 ratelimit_slot_segment(const ratelimit_table_t *active,
     const ratelimit_hash_t *hash)
 {
@@ -137,7 +131,7 @@ ratelimit_slot_segment(const ratelimit_table_t *active,
 
 /* one of a segment's buckets, by 16 bits */
 
-static inline ratelimit_slot_t *
+static ratelimit_inline ratelimit_slot_t *
 ratelimit_slot_bucket(const ratelimit_table_t *active, uint64_t segment,
     uint64_t bits)
 {
@@ -151,38 +145,63 @@ ratelimit_slot_bucket(const ratelimit_table_t *active, uint64_t segment,
 
 
 /*
- * Each period has buckets of its own in it, so that these fill evenly.  Sets
- * all that a place needs to be looked for in the active table.
+ * Each period has buckets of its own in it, so that these fill evenly: the mix
+ * of key and period tells them, and the fingerprint is what stands there.
  */
+
+static ratelimit_inline uint64_t
+ratelimit_slot_mix(const ratelimit_hash_t *hash, uint64_t period)
+{
+    return hash->hi ^ (period * RATELIMIT_GOLDEN >> 32);
+}
+
+
+static ratelimit_inline uint64_t
+ratelimit_slot_fingerprint(const ratelimit_hash_t *hash, uint64_t period)
+{
+    uint64_t  lo;
+
+    lo = (hash->lo ^ period * RATELIMIT_GOLDEN) & RATELIMIT_FINGERPRINT;
+
+    return lo ? lo : ~RATELIMIT_FINGERPRINT + 1;
+}
+
+
+static ratelimit_inline ratelimit_slot_t *
+ratelimit_slot_first(const ratelimit_table_t *active, uint64_t segment,
+    uint64_t mix)
+{
+    ratelimit_slot_t  *bucket;
+
+    bucket = ratelimit_slot_bucket(active, segment, mix >> 16);
+
+    /* both lines of it */
+
+    __builtin_prefetch(bucket);
+    __builtin_prefetch(bucket + RATELIMIT_WAYS / 2);
+
+    return bucket;
+}
+
+
+/* sets all that a place needs to be looked for in the active table */
 
 static inline void
 ratelimit_slot_aim(ratelimit_table_t *active, ratelimit_place_t *place,
     uint64_t segment, uint64_t period)
 {
-    uint64_t  mix, lo;
+    uint64_t  mix;
 
-    mix = period * RATELIMIT_GOLDEN;
-    lo = place->hash.lo ^ mix;
-
-    if (lo <= ~RATELIMIT_FINGERPRINT) {
-        lo = ~RATELIMIT_FINGERPRINT + 1;
-    }
-
-    mix = place->hash.hi ^ (mix >> 32);
+    mix = ratelimit_slot_mix(&place->hash, period);
 
     place->active = active;
     place->slot = NULL;
     place->blocked = NULL;
     place->evicted = 0;
     place->mix = mix;
-    place->fingerprint = lo & RATELIMIT_FINGERPRINT;
+    place->fingerprint = ratelimit_slot_fingerprint(&place->hash, period);
     place->segment = &active->segments[segment];
-    place->bucket[0] = ratelimit_slot_bucket(active, segment, mix >> 16);
-
-    /* both lines of it */
-
-    __builtin_prefetch(place->bucket[0]);
-    __builtin_prefetch(place->bucket[0] + RATELIMIT_WAYS / 2);
+    place->bucket[0] = ratelimit_slot_first(active, segment, mix);
 }
 
 
@@ -195,7 +214,7 @@ ratelimit_slot_place(ratelimit_table_t *active, ratelimit_place_t *place,
 }
 
 
-static inline ratelimit_slot_t *
+static ratelimit_inline ratelimit_slot_t *
 ratelimit_slot_search(ratelimit_slot_t *bucket, uint64_t fingerprint)
 {
     unsigned  i;
@@ -250,68 +269,30 @@ static inline ratelimit_state_t *
 ratelimit_slot_state(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot, ratelimit_state_t *words)
 {
-    uint32_t            count[2];
     uint64_t            word;
     ratelimit_block_t  *block;
 
-    if (table->nblocks) {
-        block = NULL;
+    word = slot ? __atomic_load_n(&slot->word, __ATOMIC_RELAXED) : 0;
 
-        if (slot) {
-            block = ratelimit_block(table,
-                                    __atomic_load_n(&slot->word,
-                                                    __ATOMIC_RELAXED));
-        }
+    if (table->nblocks) {
+        block = ratelimit_block(table, word);
 
         return block ? block->state
                      : (ratelimit_state_t *) ratelimit_slot_nothing;
     }
 
-    word = slot ? __atomic_load_n(&slot->word, __ATOMIC_RELAXED) : 0;
-
-    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW) {
-        count[0] = (word >> RATELIMIT_SMALL_WINDOW_BITS)
-                   & RATELIMIT_SMALL_WINDOW;
-        count[1] = word & RATELIMIT_SMALL_WINDOW;
-
-        words[0] = word >> (2 * RATELIMIT_SMALL_WINDOW_BITS);
-        memcpy(&words[1], count, sizeof(count));
-
-    } else {
-        words[0] = (word >> RATELIMIT_SMALL_COUNT_BITS) * RATELIMIT_SMALL_TICK;
-        words[1] = word & RATELIMIT_SMALL_COUNT;
-    }
+    ratelimit_small_unpack(table->shape.algorithm, word, words);
 
     return words;
 }
 
 
-static inline void
-ratelimit_slot_pack(const ratelimit_table_t *table, ratelimit_slot_t *slot,
+static ratelimit_inline void
+ratelimit_slot_pack(ratelimit_algorithm_e algorithm, ratelimit_slot_t *slot,
     const ratelimit_state_t *words)
 {
-    uint32_t  count[2];
-    uint64_t  word, low;
-
-    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW) {
-        memcpy(count, &words[1], sizeof(count));
-
-        word = words[0];
-        low = count[0];
-        word = (word << RATELIMIT_SMALL_WINDOW_BITS)
-               | (low < RATELIMIT_SMALL_WINDOW ? low : RATELIMIT_SMALL_WINDOW);
-        low = count[1];
-        word = (word << RATELIMIT_SMALL_WINDOW_BITS)
-               | (low < RATELIMIT_SMALL_WINDOW ? low : RATELIMIT_SMALL_WINDOW);
-
-    } else {
-        word = (words[0] + RATELIMIT_SMALL_TICK - 1) / RATELIMIT_SMALL_TICK;
-        low = words[1];
-        word = (word << RATELIMIT_SMALL_COUNT_BITS)
-               | (low < RATELIMIT_SMALL_COUNT ? low : RATELIMIT_SMALL_COUNT);
-    }
-
-    __atomic_store_n(&slot->word, word, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->word, ratelimit_small_pack(algorithm, words),
+                     __ATOMIC_RELAXED);
 }
 
 
@@ -320,13 +301,27 @@ ratelimit_slot_pack(const ratelimit_table_t *table, ratelimit_slot_t *slot,
  * filled a sixteenth of it.
  */
 
-static inline uint64_t
+static ratelimit_inline uint64_t
 ratelimit_slot_epoch(const ratelimit_table_t *table,
     const ratelimit_segment_t *segment)
 {
     return (__atomic_load_n(&segment->inserts, __ATOMIC_RELAXED)
             >> table->epoch_shift)
            & (RATELIMIT_EPOCHS - 1);
+}
+
+
+static ratelimit_inline void
+ratelimit_slot_set_id(ratelimit_slot_t *slot, uint64_t fingerprint,
+    uint32_t class, uint64_t guard)
+{
+    uint64_t  id;
+
+    id = fingerprint | (uint64_t) class << RATELIMIT_CLASS_SHIFT | guard;
+
+    if (slot->id != id) {
+        __atomic_store_n(&slot->id, id, __ATOMIC_RELEASE);
+    }
 }
 
 
@@ -338,16 +333,27 @@ ratelimit_slot_epoch(const ratelimit_table_t *table,
 static inline void
 ratelimit_slot_name(ratelimit_place_t *place, uint32_t class, uint64_t refused)
 {
-    uint64_t  id;
+    ratelimit_slot_set_id(place->slot, place->fingerprint, class,
+                          refused | ratelimit_slot_epoch(place->active,
+                                                         place->segment));
+}
 
-    id = place->fingerprint
-         | ((uint64_t) class << RATELIMIT_CLASS_SHIFT)
-         | refused
-         | ratelimit_slot_epoch(place->active, place->segment);
 
-    if (place->slot->id != id) {
-        __atomic_store_n(&place->slot->id, id, __ATOMIC_RELEASE);
+/* whether it is known to be refused, in this epoch */
+
+static ratelimit_inline int
+ratelimit_slot_guarded(const ratelimit_slot_t *slot,
+    const ratelimit_table_t *table, const ratelimit_segment_t *segment)
+{
+    uint64_t  guard;
+
+    if (!(slot->id & RATELIMIT_REFUSED)) {
+        return 0;
     }
+
+    guard = RATELIMIT_REFUSED | ratelimit_slot_epoch(table, segment);
+
+    return ((slot->id ^ guard) & (2 * RATELIMIT_EPOCHS - 1)) == 0;
 }
 
 
@@ -386,12 +392,18 @@ ratelimit_slot_in_use(const ratelimit_party_t *party,
  * all others.
  */
 
-static inline unsigned
+static ratelimit_inline int
 ratelimit_slot_worth(const ratelimit_slot_t *slot, uint64_t epoch)
 {
     return ((slot->id - (epoch + 1)) & (RATELIMIT_EPOCHS - 1))
            | (slot->id & RATELIMIT_REFUSED);
 }
+
+
+/* ratelimit_quick.c */
+
+/* the decisions that are compiled for tables of this shape, or NULL */
+const ratelimit_quick_t *ratelimit_quick(const ratelimit_table_t *table);
 
 
 /* ratelimit_slot.c */
@@ -417,13 +429,12 @@ uint64_t ratelimit_slot_most(const ratelimit_table_t *table,
 int ratelimit_slot_expired(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot, uint64_t now);
 
-/* a slot of the place's buckets that has run out, or NULL */
-ratelimit_slot_t *ratelimit_victim_past(const ratelimit_place_t *place,
-    const ratelimit_party_t *party);
-
-/* the one that is worth least; if they are few it is worth more than any */
-ratelimit_slot_t *ratelimit_victim_least(const ratelimit_place_t *place,
-    const ratelimit_party_t *party, unsigned *worth);
+/*
+ * A slot of the place's buckets that has run out, which is worth nothing, or
+ * else the one that is worth least; if they are few it is worth more than any.
+ */
+ratelimit_slot_t *ratelimit_victim(const ratelimit_place_t *place,
+    const ratelimit_party_t *party, int *worth);
 
 
 /* ratelimit_block.c */

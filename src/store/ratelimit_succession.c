@@ -141,7 +141,7 @@ ratelimit_table_move(ratelimit_place_t *from, ratelimit_place_t *to,
                                 &from->active->shape, state);
 
     if (to->active->nblocks == 0) {
-        ratelimit_slot_pack(to->active, to->slot, copy);
+        ratelimit_slot_pack(to->active->shape.algorithm, to->slot, copy);
     }
 
     ratelimit_slot_name(to, ratelimit_table_class_of(to, rule, party->me),

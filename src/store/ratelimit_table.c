@@ -63,6 +63,7 @@ ratelimit_table_open(ratelimit_table_t *table, void *memory, size_t size,
     table->brief = table->nblocks == 0
                    || table->algorithm->size(&table->shape)
                       == RATELIMIT_KEPT * sizeof(ratelimit_state_t);
+    table->quick = ratelimit_quick(table);
 
     header = table->header;
 

@@ -31,12 +31,24 @@
 typedef struct ratelimit_table_s    ratelimit_table_t;
 typedef struct ratelimit_header_s   ratelimit_header_t;
 typedef struct ratelimit_segment_s  ratelimit_segment_t;
+typedef struct ratelimit_place_s    ratelimit_place_t;
 
 
 typedef struct {
     uint64_t                        id;       /* fingerprint, class, guard */
     uint64_t                        word;     /* small state, or a block */
 } ratelimit_slot_t;
+
+
+/* decisions about one key, compiled for a shape, see ratelimit_quick.c */
+
+typedef int (*ratelimit_quick_pt)(ratelimit_item_t *items,
+    ratelimit_place_t *places, const ratelimit_clock_t *clock, uint32_t me);
+
+typedef struct {
+    ratelimit_quick_pt              one;      /* of one limit */
+    ratelimit_quick_pt              two;
+} ratelimit_quick_t;
 
 
 /* a process' view of a table; all else is in the shared memory */
@@ -59,12 +71,13 @@ struct ratelimit_table_s {
     uint32_t                        block_size;
     uint32_t                        epoch_shift;
     uint32_t                        brief;    /* states can be kept */
+    const ratelimit_quick_t        *quick;    /* or NULL */
 };
 
 
 /* where one limit of a decision is counted */
 
-typedef struct {
+struct ratelimit_place_s {
     ratelimit_table_t              *table;
     ratelimit_hash_t                hash;     /* of the key */
 
@@ -86,7 +99,7 @@ typedef struct {
     uint64_t                        asked;    /* cost that is not in it */
     ratelimit_clock_t               clock;
     ratelimit_rule_t                rule;     /* as far as it fits */
-} ratelimit_place_t;
+};
 
 
 /*
@@ -132,8 +145,12 @@ int ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
  * which ratelimit_algorithm_t's glance sets, and brief.  Explain tells the rest
  * of them, as it was at that time, if it was not told yet.
  */
-int ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
-    size_t n, const ratelimit_clock_t *clock, uint32_t me);
+static inline int ratelimit_table_decide(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
+    uint32_t me);
+int ratelimit_table_decide_any(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
+    uint32_t me);
 void ratelimit_table_explain(ratelimit_item_t *items,
     const ratelimit_place_t *places, size_t n);
 
@@ -165,6 +182,31 @@ int ratelimit_table_tell(ratelimit_table_t *table, uint32_t thing,
 void ratelimit_table_seal(ratelimit_table_t *older, uint64_t now);
 int ratelimit_table_sealed(const ratelimit_table_t *older);
 int ratelimit_table_spent(const ratelimit_table_t *older, uint64_t now);
+
+
+static inline int
+ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    ratelimit_table_t  *table;
+
+    table = places[0].table;
+
+    if (table->quick && table->older == NULL) {
+
+        if (n == 1) {
+            return table->quick->one(items, places, clock, me);
+        }
+
+        if (n == 2 && places[1].table == table
+            && places[1].hash.hi == places[0].hash.hi)
+        {
+            return table->quick->two(items, places, clock, me);
+        }
+    }
+
+    return ratelimit_table_decide_any(items, places, n, clock, me);
+}
 
 
 #endif /* _RATELIMIT_TABLE_H_INCLUDED_ */

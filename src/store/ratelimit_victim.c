@@ -5,7 +5,6 @@
  */
 
 
-#include "core/ratelimit_counters.h"
 #include "core/ratelimit_math.h"
 #include "store/ratelimit_slot.h"
 
@@ -37,7 +36,7 @@ static int ratelimit_victim_state_past(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot, uint64_t now);
 static ratelimit_inline ratelimit_slot_t *ratelimit_victim_search(
     const ratelimit_place_t *place, const ratelimit_party_t *party,
-    ratelimit_past_e kind);
+    ratelimit_past_e kind, int *worth);
 
 
 int
@@ -112,9 +111,7 @@ ratelimit_victim_is_past(const ratelimit_table_t *table,
 
     block = ratelimit_block(table, slot->word);
 
-    return block == NULL || block->state[0] < bound
-           || (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW
-               && ratelimit_counters_empty(&table->shape, block->state));
+    return block == NULL || block->state[0] < bound;
 }
 
 
@@ -144,75 +141,41 @@ ratelimit_victim_state_past(const ratelimit_table_t *table,
 
 
 ratelimit_slot_t *
-ratelimit_victim_past(const ratelimit_place_t *place,
-    const ratelimit_party_t *party)
+ratelimit_victim(const ratelimit_place_t *place,
+    const ratelimit_party_t *party, int *worth)
 {
     switch (ratelimit_victim_kind(place->active)) {
 
     case RATELIMIT_PAST_WORD:
-        return ratelimit_victim_search(place, party, RATELIMIT_PAST_WORD);
+        return ratelimit_victim_search(place, party, RATELIMIT_PAST_WORD,
+                                       worth);
 
     case RATELIMIT_PAST_BLOCK:
-        return ratelimit_victim_search(place, party, RATELIMIT_PAST_BLOCK);
+        return ratelimit_victim_search(place, party, RATELIMIT_PAST_BLOCK,
+                                       worth);
 
     default:
-        return ratelimit_victim_search(place, party, RATELIMIT_PAST_STATE);
+        return ratelimit_victim_search(place, party, RATELIMIT_PAST_STATE,
+                                       worth);
     }
 }
 
 
 static ratelimit_inline ratelimit_slot_t *
 ratelimit_victim_search(const ratelimit_place_t *place,
-    const ratelimit_party_t *party, ratelimit_past_e kind)
+    const ratelimit_party_t *party, ratelimit_past_e kind, int *worth)
 {
+    int                 least, candidate;
     uint32_t            class;
-    uint64_t            bound, now;
-    unsigned            i, k;
-    ratelimit_slot_t   *slot;
+    uint64_t            bound, epoch;
+    unsigned            i, k, n;
+    ratelimit_slot_t   *slot, *victim;
     ratelimit_table_t  *table;
 
     table = place->active;
-    now = party->clock.now;
+    epoch = ratelimit_slot_epoch(table, place->segment);
     class = RATELIMIT_CLASSES;
     bound = 0;
-
-    for (k = 0; k < 2; k++) {
-
-#pragma GCC unroll 8
-
-        for (i = 0; i < RATELIMIT_WAYS; i++) {
-            slot = &place->bucket[k][i];
-
-            if (kind != RATELIMIT_PAST_WORD && slot->id == 0) {
-                continue;
-            }
-
-            if (class != ratelimit_slot_class(slot)) {
-                class = ratelimit_slot_class(slot);
-                bound = ratelimit_victim_bound(table, class, now);
-            }
-
-            if (ratelimit_victim_is_past(table, slot, kind, bound, now)
-                && !ratelimit_slot_in_use(party, slot))
-            {
-                return slot;
-            }
-        }
-    }
-
-    return NULL;
-}
-
-
-ratelimit_slot_t *
-ratelimit_victim_least(const ratelimit_place_t *place,
-    const ratelimit_party_t *party, unsigned *worth)
-{
-    uint64_t           epoch;
-    unsigned           i, k, n, least, candidate;
-    ratelimit_slot_t  *slot, *victim;
-
-    epoch = ratelimit_slot_epoch(place->active, place->segment);
     least = RATELIMIT_PRECIOUS;
     n = 0;
 
@@ -227,12 +190,26 @@ ratelimit_victim_least(const ratelimit_place_t *place,
         for (i = 0; i < RATELIMIT_WAYS; i++) {
             slot = &place->bucket[k][i];
 
-            if (slot->id == 0) {
+            if (kind != RATELIMIT_PAST_WORD && slot->id == 0) {
                 continue;
             }
 
-            candidate = ratelimit_slot_worth(slot, epoch);
             n++;
+
+            if (class != ratelimit_slot_class(slot)) {
+                class = ratelimit_slot_class(slot);
+                bound = ratelimit_victim_bound(table, class, party->clock.now);
+            }
+
+            if (ratelimit_victim_is_past(table, slot, kind, bound,
+                                         party->clock.now)
+                && !ratelimit_slot_in_use(party, slot))
+            {
+                *worth = RATELIMIT_WORTHLESS;
+                return slot;
+            }
+
+            candidate = ratelimit_slot_worth(slot, epoch);
 
             if (candidate < least && !ratelimit_slot_in_use(party, slot)) {
                 victim = slot;

@@ -1,0 +1,198 @@
+
+/*
+ * One limit of a quick decision.  Its shape is known to the compiler, which
+ * makes one piece of all this.  For ratelimit_quick.c only.
+ */
+
+
+#ifndef _RATELIMIT_QUICK_H_INCLUDED_
+#define _RATELIMIT_QUICK_H_INCLUDED_
+
+
+#include "core/ratelimit_bucket.h"
+#include "core/ratelimit_fixed_window.h"
+#include "core/ratelimit_sliding_window.h"
+#include "store/ratelimit_party.h"
+
+
+typedef struct {
+    ratelimit_item_t               *item;
+    ratelimit_place_t              *place;
+    ratelimit_slot_t               *slot;
+    ratelimit_state_t              *state;
+    uint64_t                        fingerprint;
+} ratelimit_row_t;
+
+
+/* in the slot, otherwise in a block */
+
+static ratelimit_inline int
+ratelimit_row_small(const ratelimit_shape_t *shape)
+{
+    return shape->buckets == 1;
+}
+
+
+/* returns 0 if there is no slot; then the place knows where it could be */
+
+static ratelimit_inline int
+ratelimit_row_find(ratelimit_row_t *row, uint64_t segment)
+{
+    uint64_t            mix, period;
+    ratelimit_slot_t   *first, *second;
+    ratelimit_place_t  *place;
+    ratelimit_table_t  *table;
+
+    place = row->place;
+    table = place->table;
+    period = row->item->rule->period;
+
+    mix = ratelimit_slot_mix(&place->hash, period);
+    first = ratelimit_slot_first(table, segment, mix);
+
+    row->fingerprint = ratelimit_slot_fingerprint(&place->hash, period);
+    row->slot = ratelimit_slot_search(first, row->fingerprint);
+
+    if (row->slot) {
+        return 1;
+    }
+
+    second = ratelimit_slot_bucket(table, segment, mix);
+    row->slot = ratelimit_slot_search(second, row->fingerprint);
+
+    if (row->slot) {
+        return 1;
+    }
+
+    place->bucket[0] = first;
+    place->bucket[1] = second;
+
+    return 0;
+}
+
+
+/* who has no slot has a state never seen */
+
+static ratelimit_inline void
+ratelimit_row_load(ratelimit_row_t *row, const ratelimit_shape_t *shape)
+{
+    uint64_t            word;
+    ratelimit_block_t  *block;
+
+    word = row->slot ? __atomic_load_n(&row->slot->word, __ATOMIC_RELAXED)
+                     : 0;
+
+    if (ratelimit_row_small(shape)) {
+        row->state = row->place->state;
+        ratelimit_small_unpack(shape->algorithm, word, row->state);
+        return;
+    }
+
+    block = ratelimit_block(row->place->table, word);
+
+    row->state = block ? block->state
+                       : (ratelimit_state_t *) ratelimit_slot_nothing;
+}
+
+
+/* returns whether it may be charged, and so simply */
+
+static ratelimit_inline int
+ratelimit_row_look(ratelimit_row_t *row, const ratelimit_clock_t *clock,
+    const ratelimit_shape_t *shape)
+{
+    ratelimit_item_t   *item;
+    ratelimit_table_t  *table;
+
+    item = row->item;
+    table = row->place->table;
+
+    item->shape = &table->shape;
+    item->verdict.brief = 1;
+    row->place->active = table;
+    row->place->evicted = 0;
+
+    ratelimit_row_load(row, shape);
+
+    switch (shape->algorithm) {
+
+    case RATELIMIT_FIXED_WINDOW:
+        ratelimit_fixed_window_glance(shape, item->rule, row->state, clock,
+                                      item->cost, &item->verdict);
+        break;
+
+    case RATELIMIT_TOKEN_BUCKET:
+        ratelimit_token_bucket_glance(shape, item->rule, row->state, clock,
+                                      item->cost, &item->verdict);
+        break;
+
+    case RATELIMIT_LEAKY_BUCKET:
+        ratelimit_leaky_bucket_glance(shape, item->rule, row->state, clock,
+                                      item->cost, &item->verdict);
+        break;
+
+    default:
+        ratelimit_sliding_window_glance(shape, item->rule, row->state, clock,
+                                        item->cost, &item->verdict);
+        break;
+    }
+
+    return item->verdict.allowed && !item->verdict.rebase;
+}
+
+
+static ratelimit_inline void
+ratelimit_row_charge(ratelimit_row_t *row, const ratelimit_clock_t *clock,
+    const ratelimit_shape_t *shape, uint64_t epoch)
+{
+    ratelimit_item_t  *item;
+
+    item = row->item;
+
+    switch (shape->algorithm) {
+
+    case RATELIMIT_FIXED_WINDOW:
+        ratelimit_fixed_window_commit(shape, item->rule, row->state, clock,
+                                      item->cost, &item->verdict);
+        break;
+
+    case RATELIMIT_SLIDING_WINDOW:
+        ratelimit_sliding_window_commit(shape, item->rule, row->state, clock,
+                                        item->cost, &item->verdict);
+        break;
+
+    default:
+        ratelimit_bucket_commit(shape, item->rule, row->state, clock,
+                                item->cost, &item->verdict);
+        break;
+    }
+
+    if (ratelimit_row_small(shape)) {
+        ratelimit_slot_pack(shape->algorithm, row->slot, row->state);
+    }
+
+    ratelimit_slot_set_id(row->slot, row->fingerprint, item->rule->class,
+                          epoch);
+}
+
+
+/* what explain needs; some of the cost may be in the state already */
+
+static ratelimit_inline void
+ratelimit_row_keep(ratelimit_row_t *row, const ratelimit_clock_t *clock,
+    const ratelimit_shape_t *shape, uint64_t asked)
+{
+    ratelimit_place_t  *place;
+
+    place = row->place;
+
+    if (!ratelimit_row_small(shape)) {
+        memcpy(place->state, row->state, sizeof(place->state));
+    }
+
+    place->asked = asked;
+    place->clock = *clock;
+}
+
+
+#endif /* _RATELIMIT_QUICK_H_INCLUDED_ */
