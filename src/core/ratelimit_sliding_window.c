@@ -118,8 +118,11 @@ ratelimit_sliding_window_tell(const ratelimit_shape_t *shape,
     uint64_t            used;
     ratelimit_window_t  window;
 
-    ratelimit_window_reload(shape, state, verdict, &window);
+    ratelimit_window_reload(shape, state,
+                            verdict->rebase ? state[0] : verdict->stamp,
+                            &window);
 
+    window.index = verdict->stamp;
     window.ahead = window.index * rule->period - clock->now * shape->buckets;
 
     used = ratelimit_window_used(shape, state, &window);

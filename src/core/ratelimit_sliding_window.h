@@ -85,21 +85,32 @@ ratelimit_sliding_window_write(const ratelimit_shape_t *shape,
 }
 
 
+/* a cost of which the verdict says where it goes; nothing is rebased */
+
+static ratelimit_inline void
+ratelimit_sliding_window_count(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, const ratelimit_verdict_t *verdict,
+    uint64_t cost)
+{
+    ratelimit_window_t  window;
+
+    ratelimit_window_reload(shape, state, verdict->stamp, &window);
+    ratelimit_sliding_window_write(shape, state, &window, cost);
+}
+
+
 static ratelimit_inline void
 ratelimit_sliding_window_commit(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     const ratelimit_verdict_t *verdict)
 {
-    ratelimit_window_t  window;
-
     if (verdict->rebase || cost == 0) {
         ratelimit_sliding_window_charge(shape, rule, state, clock, cost);
         return;
     }
 
-    ratelimit_window_reload(shape, state, verdict, &window);
-    ratelimit_sliding_window_write(shape, state, &window, cost);
+    ratelimit_sliding_window_count(shape, state, verdict, cost);
 }
 
 

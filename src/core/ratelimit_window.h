@@ -85,20 +85,18 @@ ratelimit_window_load(const ratelimit_shape_t *shape,
 }
 
 
-/* the same, as far as a verdict tells it */
+/* the same, as far as a verdict tells it, and it does of the newest one */
 
 static inline void
 ratelimit_window_reload(const ratelimit_shape_t *shape,
-    const ratelimit_state_t *state, const ratelimit_verdict_t *verdict,
+    const ratelimit_state_t *state, uint64_t newest,
     ratelimit_window_t *window)
 {
     uint32_t  ring;
-    uint64_t  newest;
 
     ring = shape->buckets + 1;
-    newest = verdict->rebase ? state[0] : verdict->stamp;
 
-    window->index = verdict->stamp;
+    window->index = newest;
     window->gap = (uint32_t) ratelimit_min(newest - state[0], ring);
     window->place = (uint32_t) ratelimit_mod(newest, ring);
 }

@@ -4,6 +4,7 @@
  */
 
 
+#include "core/ratelimit_math.h"
 #include "store/ngx_http_ratelimit_shm.h"
 
 
@@ -20,6 +21,8 @@ static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
+static void ngx_http_ratelimit_shm_tell_dropped(ngx_http_ratelimit_query_t *q,
+    ratelimit_place_t *place, uint64_t dropped);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
@@ -89,17 +92,29 @@ ngx_http_ratelimit_shm_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 /* once a second and zone, by whichever worker comes first */
 
 void
-ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q,
-    ratelimit_place_t *place)
+ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q)
 {
-    uint64_t                    dropped;
-    ngx_http_ratelimit_zone_t  *zone;
+    uint64_t            dropped;
+    ngx_uint_t          i;
+    ratelimit_place_t  *place;
 
-    dropped = ratelimit_table_evictions(place->active,
-                                        (uint64_t) ngx_current_msec * 1000);
-    if (dropped == 0) {
-        return;
+    for (i = 0; i < q->n; i++) {
+        place = &q->places[i];
+
+        dropped = ratelimit_table_evictions(place->active,
+                                          (uint64_t) ngx_current_msec * 1000);
+        if (dropped) {
+            ngx_http_ratelimit_shm_tell_dropped(q, place, dropped);
+        }
     }
+}
+
+
+static ratelimit_noinline void
+ngx_http_ratelimit_shm_tell_dropped(ngx_http_ratelimit_query_t *q,
+    ratelimit_place_t *place, uint64_t dropped)
+{
+    ngx_http_ratelimit_zone_t  *zone;
 
     zone = place->table->data;
 

@@ -208,8 +208,7 @@ void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
 extern uint32_t  ngx_http_ratelimit_self;
 
 ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
-void ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q,
-    ratelimit_place_t *place);
+void ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q);
 
 
 static ngx_inline void
@@ -230,7 +229,6 @@ ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
 static ngx_inline ngx_int_t
 ngx_http_ratelimit_shm_decide(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
 {
-    ngx_uint_t          i;
     ratelimit_clock_t   clock;
     ratelimit_place_t  *places;
 
@@ -245,10 +243,8 @@ ngx_http_ratelimit_shm_decide(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
     q->allowed = ratelimit_table_decide(q->items, places, n, &clock,
                                         ngx_http_ratelimit_self);
 
-    for (i = 0; i < n; i++) {
-        if (places[i].evicted) {
-            ngx_http_ratelimit_shm_tell_evictions(q, &places[i]);
-        }
+    if (places[0].evicted) {
+        ngx_http_ratelimit_shm_tell_evictions(q);
     }
 
     return NGX_OK;

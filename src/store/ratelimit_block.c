@@ -39,8 +39,6 @@ static int ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     ratelimit_victim_t *victim);
 static int ratelimit_block_holds(const ratelimit_party_t *party,
     const ratelimit_segment_t *segment);
-static void ratelimit_block_note_eviction(ratelimit_table_t *table,
-    const ratelimit_party_t *party);
 
 
 /* of a log all but the words that tell its length may stay */
@@ -48,13 +46,22 @@ static void ratelimit_block_note_eviction(ratelimit_table_t *table,
 void
 ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number)
 {
-    size_t  size;
+    size_t              size;
+    ratelimit_state_t  *state;
 
+    state = ratelimit_block(table, number)->state;
     size = table->shape.algorithm == RATELIMIT_SLIDING_LOG
            ? 2 * sizeof(ratelimit_state_t)
            : table->block_size - offsetof(ratelimit_block_t, state);
 
-    memset(ratelimit_block(table, number)->state, 0, size);
+    /* a size that the compiler knows needs no call: that of the default */
+
+    if (size == RATELIMIT_KEPT * sizeof(ratelimit_state_t)) {
+        memset(state, 0, RATELIMIT_KEPT * sizeof(ratelimit_state_t));
+
+    } else {
+        memset(state, 0, size);
+    }
 }
 
 
@@ -160,7 +167,9 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
 
     if (block->owner == former) {
 
-        if (slot->id == 0 || slot->word != number) {
+        if (slot->id == 0
+            || (slot->word & RATELIMIT_BLOCK_MASK) != number)
+        {
             taken = ratelimit_block_claim(table, number, owner, former);
 
         } else {
@@ -185,6 +194,7 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     ratelimit_victim_t *victim)
 {
     int                   worth;
+    uint64_t              next;
     ratelimit_block_t    *block;
     ratelimit_segment_t  *segment;
 
@@ -198,8 +208,8 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
 
         if (victim) {
             segment = ratelimit_table_segment(table, slot);
-            worth = ratelimit_slot_worth(slot,
-                                         ratelimit_slot_epoch(table, segment));
+            next = ratelimit_slot_epoch(table, segment) + 1;
+            worth = ratelimit_slot_worth(slot->id, next);
 
             if (victim->number == 0 || worth < victim->worth) {
                 victim->number = number;
@@ -209,7 +219,7 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
             return 0;
         }
 
-        ratelimit_block_note_eviction(table, party);
+        ratelimit_table_note_eviction(table, party);
     }
 
     __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
@@ -231,21 +241,4 @@ ratelimit_block_holds(const ratelimit_party_t *party,
     }
 
     return 0;
-}
-
-
-/* somebody of the party needs the room */
-
-static void
-ratelimit_block_note_eviction(ratelimit_table_t *table,
-    const ratelimit_party_t *party)
-{
-    size_t  i;
-
-    for (i = 0; i < party->n; i++) {
-        if (party->places[i].active == table) {
-            ratelimit_table_note_eviction(&party->places[i]);
-            break;
-        }
-    }
 }

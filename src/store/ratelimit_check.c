@@ -403,6 +403,11 @@ ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
         return;
     }
 
+    if (ratelimit_slot_notes(place->active)) {
+        ratelimit_slot_note(place->slot, place->slot->word,
+                            item->verdict.stamp);
+    }
+
     place->active->algorithm->commit(item->shape, item->rule, item->state,
                                      &party->clock, item->cost,
                                      &item->verdict);
@@ -424,13 +429,20 @@ ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
     asked = item->cost;
 
     if (item->verdict.rebase || item->insist) {
+
+        if (ratelimit_slot_notes(place->active)) {
+            ratelimit_slot_note(place->slot, place->slot->word,
+                                item->verdict.stamp);
+        }
+
         ratelimit_settle(item, &party->clock);
         ratelimit_table_commit(item, place, party, refused);
 
         asked = (item->insist && !refused) ? 0 : asked;
 
     } else if (refused && place->slot) {
-        ratelimit_slot_name(place, ratelimit_slot_class(place->slot), refused);
+        ratelimit_slot_name(place, ratelimit_slot_class(place->slot->id),
+                            refused);
     }
 
     ratelimit_table_keep(item, place, party, asked);

@@ -141,6 +141,8 @@ ratelimit_quick_run(ratelimit_item_t *items, ratelimit_place_t *places,
         }
     }
 
+    places[0].evicted = 0;
+
     now = &places[0].clock;
     *now = *clock;
 

@@ -19,6 +19,7 @@ typedef struct {
     ratelimit_item_t               *item;
     ratelimit_place_t              *place;
     ratelimit_slot_t               *slot;
+    uint64_t                        word;     /* of the slot */
     ratelimit_state_t              *state;
     uint64_t                        fingerprint;
 } ratelimit_row_t;
@@ -76,19 +77,18 @@ ratelimit_row_find(ratelimit_row_t *row, uint64_t segment)
 static ratelimit_inline void
 ratelimit_row_load(ratelimit_row_t *row, const ratelimit_shape_t *shape)
 {
-    uint64_t            word;
     ratelimit_block_t  *block;
 
-    word = row->slot ? __atomic_load_n(&row->slot->word, __ATOMIC_RELAXED)
-                     : 0;
+    row->word = row->slot ? __atomic_load_n(&row->slot->word, __ATOMIC_RELAXED)
+                          : 0;
 
     if (ratelimit_row_small(shape)) {
         row->state = row->place->state;
-        ratelimit_small_unpack(shape->algorithm, word, row->state);
+        ratelimit_small_unpack(shape->algorithm, row->word, row->state);
         return;
     }
 
-    block = ratelimit_block(row->place->table, word);
+    block = ratelimit_block(row->place->table, row->word);
 
     row->state = block ? block->state
                        : (ratelimit_state_t *) ratelimit_slot_nothing;
@@ -110,7 +110,6 @@ ratelimit_row_look(ratelimit_row_t *row, const ratelimit_clock_t *clock,
     item->shape = &table->shape;
     item->verdict.brief = 1;
     row->place->active = table;
-    row->place->evicted = 0;
 
     ratelimit_row_load(row, shape);
 
@@ -149,6 +148,10 @@ ratelimit_row_charge(ratelimit_row_t *row, const ratelimit_clock_t *clock,
 
     item = row->item;
 
+    if (!ratelimit_row_small(shape)) {
+        ratelimit_slot_note(row->slot, row->word, item->verdict.stamp);
+    }
+
     switch (shape->algorithm) {
 
     case RATELIMIT_FIXED_WINDOW:
@@ -157,8 +160,8 @@ ratelimit_row_charge(ratelimit_row_t *row, const ratelimit_clock_t *clock,
         break;
 
     case RATELIMIT_SLIDING_WINDOW:
-        ratelimit_sliding_window_commit(shape, item->rule, row->state, clock,
-                                        item->cost, &item->verdict);
+        ratelimit_sliding_window_count(shape, row->state, &item->verdict,
+                                       item->cost);
         break;
 
     default:

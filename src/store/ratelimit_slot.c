@@ -160,9 +160,12 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
 
     if (worth != RATELIMIT_WORTHLESS) {
 
-        /* where there is no choice, all blocks of the table are looked at */
+        /*
+         * An empty slot that a dead process left is taken; and where there is
+         * no choice all blocks of the table are looked at.
+         */
 
-        if (worth >= (int) RATELIMIT_REFUSED && place->active->nblocks) {
+        if (worth >= (int) RATELIMIT_REFUSED) {
             empty = ratelimit_slot_empty(place, party);
 
             if (empty) {
@@ -170,11 +173,11 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
             }
         }
 
-        ratelimit_table_note_eviction(place);
+        ratelimit_table_note_eviction(place->active, party);
     }
 
     if (ratelimit_block(place->active, slot->word)) {
-        *number = slot->word;
+        *number = slot->word & RATELIMIT_BLOCK_MASK;
     }
 
     __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);

@@ -1,12 +1,7 @@
 
 /*
- * The inside of a table: what stands in a slot, and who has to go when a new
- * key finds no room.  For the files of the table only.
- *
- * A slot's id is 54 bits of fingerprint, 4 of class, one that tells that its
- * key is being refused, and 5 of the epoch in which it was used last.  Its word
- * is a small state (ratelimit_small.h), or the number of the block that holds a
- * larger one.
+ * Slots: where one is, what is read and written there, and who has to go when
+ * a new key finds no room.  For the files of the table only.
  */
 
 
@@ -17,77 +12,17 @@
 #include <string.h>
 
 #include "core/ratelimit_math.h"
+#include "store/ratelimit_layout.h"
 #include "store/ratelimit_small.h"
-#include "store/ratelimit_table.h"
 
-
-#define RATELIMIT_WAYS               8       /* slots of a bucket */
-#define RATELIMIT_CLASSES            16
 
 #define RATELIMIT_GOLDEN             0x9e3779b97f4a7c15ULL
-#define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x3ff)
-#define RATELIMIT_CLASS_SHIFT        6
-#define RATELIMIT_EPOCHS             32
-#define RATELIMIT_REFUSED            ((uint64_t) RATELIMIT_EPOCHS)
 
 /* what a slot is worth that has run out, less than any other */
 #define RATELIMIT_WORTHLESS          -1
 
-/* places to remember what was told, and when */
-#define RATELIMIT_TOLD               512
-
 /* words of the largest state but a log's, of which two are looked at */
 #define RATELIMIT_NOTHING            (2 + RATELIMIT_MAX_BUCKETS / 2)
-
-
-typedef struct {
-    uint64_t                        limit;
-    uint64_t                        period;
-    uint64_t                        horizon;
-} ratelimit_class_t;
-
-
-struct ratelimit_header_s {
-    uint64_t                        magic;
-    uint64_t                        size;
-    ratelimit_hash_t                secret;
-    ratelimit_shape_t               shape;
-
-    uint64_t                        sealed;   /* when, 0 if it is not */
-    uint64_t                        horizon;  /* no counter lives longer */
-
-    ratelimit_lock_t                lock;     /* of the classes */
-    uint32_t                        nclasses;
-    ratelimit_class_t               classes[RATELIMIT_CLASSES];
-
-    /* what changes when a zone is full, in a line of its own */
-
-    uint64_t                        line[8];
-    uint64_t                        evicted;
-    uint64_t                        told;     /* of these */
-    uint64_t                        told_at;
-    uint32_t                        fresh;    /* blocks never used begin here */
-    uint32_t                        hand;     /* of the clock over the blocks */
-
-    uint64_t                        things[RATELIMIT_TOLD];  /* hash, ms */
-};
-
-
-/* one cache line, apart from the slots, so that all stay in the cache */
-
-struct ratelimit_segment_s {
-    ratelimit_lock_t                lock;
-    uint64_t                        now;      /* the latest time seen here */
-    uint64_t                        inserts;  /* new keys, see epoch */
-    uint64_t                        spare[5];
-};
-
-
-typedef struct {
-    uint32_t                        owner;    /* number of its slot + 1 */
-    uint32_t                        spare;
-    ratelimit_state_t               state[1];
-} ratelimit_block_t;
 
 
 /* a decision, as far as the table must know it to make room */
@@ -103,20 +38,6 @@ typedef struct {
 
 /* a state never seen */
 extern const ratelimit_state_t  ratelimit_slot_nothing[RATELIMIT_NOTHING];
-
-
-/* the number is that of the block + 1: 0 and numbers too large give NULL */
-
-static ratelimit_inline ratelimit_block_t *
-ratelimit_block(const ratelimit_table_t *table, uint64_t number)
-{
-    if (number - 1 >= table->nblocks) {
-        return NULL;
-    }
-
-    return (ratelimit_block_t *) (table->blocks
-                                  + (number - 1) * table->block_size);
-}
 
 
 /* all periods of a key are in one segment, so that they are one lock */
@@ -297,6 +218,31 @@ ratelimit_slot_pack(ratelimit_algorithm_e algorithm, ratelimit_slot_t *slot,
 
 
 /*
+ * Notes the newest sub-window of a state in a block: before it is charged, so
+ * that who dies in between leaves a counter that is kept for too long.
+ */
+
+static ratelimit_inline void
+ratelimit_slot_note(ratelimit_slot_t *slot, uint64_t word, uint64_t newest)
+{
+    if (word >> RATELIMIT_BLOCK_BITS != newest) {
+        __atomic_store_n(&slot->word, newest << RATELIMIT_BLOCK_BITS
+                                      | (word & RATELIMIT_BLOCK_MASK),
+                         __ATOMIC_RELAXED);
+        ratelimit_store_barrier();
+    }
+}
+
+
+static inline int
+ratelimit_slot_notes(const ratelimit_table_t *table)
+{
+    return table->nblocks
+           && table->shape.algorithm == RATELIMIT_SLIDING_WINDOW;
+}
+
+
+/*
  * A segment's time is told by its new keys: an epoch ends when they would have
  * filled a sixteenth of it.
  */
@@ -358,9 +304,9 @@ ratelimit_slot_guarded(const ratelimit_slot_t *slot,
 
 
 static inline uint32_t
-ratelimit_slot_class(const ratelimit_slot_t *slot)
+ratelimit_slot_class(uint64_t id)
 {
-    return (slot->id >> RATELIMIT_CLASS_SHIFT) & (RATELIMIT_CLASSES - 1);
+    return (id & RATELIMIT_CLASS_MASK) >> RATELIMIT_CLASS_SHIFT;
 }
 
 
@@ -387,16 +333,15 @@ ratelimit_slot_in_use(const ratelimit_party_t *party,
 
 
 /*
- * What a live slot is worth in an epoch, when one has to go: the less the
- * longer ago it was used; an offender that is being refused is worth more than
- * all others.
+ * What a live slot is worth when one has to go, by its id and the number of the
+ * next epoch: the less the longer ago it was used; an offender that is being
+ * refused is worth more than all others.
  */
 
 static ratelimit_inline int
-ratelimit_slot_worth(const ratelimit_slot_t *slot, uint64_t epoch)
+ratelimit_slot_worth(uint64_t id, uint64_t next)
 {
-    return ((slot->id - (epoch + 1)) & (RATELIMIT_EPOCHS - 1))
-           | (slot->id & RATELIMIT_REFUSED);
+    return ((id - next) & (RATELIMIT_EPOCHS - 1)) | (id & RATELIMIT_REFUSED);
 }
 
 
@@ -431,7 +376,8 @@ int ratelimit_slot_expired(const ratelimit_table_t *table,
 
 /*
  * A slot of the place's buckets that has run out, which is worth nothing, or
- * else the one that is worth least; if they are few it is worth more than any.
+ * else the one that is worth least; if there are empty ones, which of those
+ * that need blocks there are many, it is worth more than any.
  */
 ratelimit_slot_t *ratelimit_victim(const ratelimit_place_t *place,
     const ratelimit_party_t *party, int *worth);
@@ -452,7 +398,9 @@ uint32_t ratelimit_block_take(ratelimit_table_t *table,
 ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot);
 
-void ratelimit_table_note_eviction(ratelimit_place_t *place);
+/* somebody had to go for this decision; told once a second at most */
+void ratelimit_table_note_eviction(ratelimit_table_t *table,
+    const ratelimit_party_t *party);
 
 /* the rule's class in the place's active table */
 

@@ -9,7 +9,7 @@
 #include "store/ratelimit_slot.h"
 
 
-#define RATELIMIT_MAGIC          0x3174696d696c7472ULL
+#define RATELIMIT_MAGIC          0x3274696d696c7472ULL
 #define RATELIMIT_BUCKET_SIZE    (RATELIMIT_WAYS * sizeof(ratelimit_slot_t))
 
 /*
@@ -155,7 +155,8 @@ ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
                 * RATELIMIT_BUCKET_SIZE;
 
         table->blocks = p + index;
-        table->nblocks = (rest - index) / table->block_size;
+        table->nblocks = ratelimit_min((rest - index) / table->block_size,
+                                       RATELIMIT_BLOCK_MASK);
 
         return table->nblocks >= RATELIMIT_BLOCKS_MIN;
     }
@@ -387,12 +388,17 @@ ratelimit_table_tell(ratelimit_table_t *table, uint32_t thing, uint64_t now)
 
 
 void
-ratelimit_table_note_eviction(ratelimit_place_t *place)
+ratelimit_table_note_eviction(ratelimit_table_t *table,
+    const ratelimit_party_t *party)
 {
-    place->evicted = 1;
+    (void) __atomic_fetch_add(&table->header->evicted, 1, __ATOMIC_RELAXED);
 
-    (void) __atomic_fetch_add(&place->active->header->evicted, 1,
-                              __ATOMIC_RELAXED);
+    if (party->clock.now
+        >= __atomic_load_n(&table->header->told_at, __ATOMIC_RELAXED)
+           + RATELIMIT_SECOND)
+    {
+        party->places[0].evicted = 1;
+    }
 }
 
 

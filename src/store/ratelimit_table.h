@@ -90,7 +90,9 @@ struct ratelimit_place_s {
     uint64_t                        mix;      /* of key and period */
     ratelimit_slot_t               *slot;
     ratelimit_segment_t            *blocked;  /* what others are holding */
-    unsigned                        evicted;  /* somebody had to go for it */
+    unsigned                        evicted;  /* the first one's: somebody had
+                                                 to go for one of them, and
+                                                 this is to be told now */
     uint64_t                        fingerprint;
     uint64_t                        ticket;
     size_t                          order;    /* n'th place to be locked */

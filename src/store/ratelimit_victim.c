@@ -9,8 +9,11 @@
 #include "store/ratelimit_slot.h"
 
 
-/* fewer are no choice */
-#define RATELIMIT_FEW       8
+/* if more slots are empty, of 16, those that have blocks are no choice */
+#define RATELIMIT_MANY      8
+
+/* equals no class of any id */
+#define RATELIMIT_NO_CLASS  UINT64_MAX
 
 /* worth more than any slot */
 #define RATELIMIT_PRECIOUS  (2 * RATELIMIT_EPOCHS)
@@ -20,7 +23,7 @@
 
 typedef enum {
     RATELIMIT_PAST_WORD = 0,  /* its word, which begins with its window */
-    RATELIMIT_PAST_BLOCK,     /* the same in a block */
+    RATELIMIT_PAST_BLOCK,     /* its block, if that alone does */
     RATELIMIT_PAST_STATE      /* only the algorithm */
 } ratelimit_past_e;
 
@@ -28,12 +31,13 @@ typedef enum {
 static inline ratelimit_past_e ratelimit_victim_kind(
     const ratelimit_table_t *table);
 static uint64_t ratelimit_victim_bound(const ratelimit_table_t *table,
-    uint32_t class, uint64_t now);
+    uint64_t id, uint64_t now);
 static ratelimit_inline int ratelimit_victim_is_past(
     const ratelimit_table_t *table, const ratelimit_slot_t *slot,
     ratelimit_past_e kind, uint64_t bound, uint64_t now);
 static int ratelimit_victim_state_past(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot, uint64_t now);
+static ratelimit_inline uint64_t ratelimit_victim_class(uint64_t id);
 static ratelimit_inline ratelimit_slot_t *ratelimit_victim_search(
     const ratelimit_place_t *place, const ratelimit_party_t *party,
     ratelimit_past_e kind, int *worth);
@@ -45,7 +49,7 @@ ratelimit_slot_expired(const ratelimit_table_t *table,
 {
     uint64_t  bound;
 
-    bound = ratelimit_victim_bound(table, ratelimit_slot_class(slot), now);
+    bound = ratelimit_victim_bound(table, slot->id, now);
 
     return ratelimit_victim_is_past(table, slot, ratelimit_victim_kind(table),
                                     bound, now);
@@ -55,22 +59,27 @@ ratelimit_slot_expired(const ratelimit_table_t *table,
 static inline ratelimit_past_e
 ratelimit_victim_kind(const ratelimit_table_t *table)
 {
-    if (table->shape.algorithm != RATELIMIT_FIXED_WINDOW
-        && table->shape.algorithm != RATELIMIT_SLIDING_WINDOW)
-    {
+    switch (table->shape.algorithm) {
+
+    case RATELIMIT_SLIDING_WINDOW:
+        return RATELIMIT_PAST_WORD;
+
+    case RATELIMIT_FIXED_WINDOW:
+        return table->nblocks ? RATELIMIT_PAST_BLOCK : RATELIMIT_PAST_WORD;
+
+    default:
         return RATELIMIT_PAST_STATE;
     }
-
-    return table->nblocks ? RATELIMIT_PAST_BLOCK : RATELIMIT_PAST_WORD;
 }
 
 
 /* windows of a class have run out if what they begin with is below this */
 
 static uint64_t
-ratelimit_victim_bound(const ratelimit_table_t *table, uint32_t class,
+ratelimit_victim_bound(const ratelimit_table_t *table, uint64_t id,
     uint64_t now)
 {
+    uint32_t  class;
     uint64_t  period, bound;
 
     if (table->shape.algorithm == RATELIMIT_FIXED_WINDOW) {
@@ -79,6 +88,7 @@ ratelimit_victim_bound(const ratelimit_table_t *table, uint32_t class,
                                 << RATELIMIT_SMALL_COUNT_BITS;
     }
 
+    class = ratelimit_slot_class(id);
     period = table->header->classes[class].period;
 
     /* one class too many: the numbers of its windows tell no time */
@@ -90,7 +100,8 @@ ratelimit_victim_bound(const ratelimit_table_t *table, uint32_t class,
     bound = ratelimit_sub(now * table->shape.buckets / period,
                           table->shape.buckets);
 
-    return table->nblocks ? bound : bound << (2 * RATELIMIT_SMALL_WINDOW_BITS);
+    return bound << (table->nblocks ? RATELIMIT_BLOCK_BITS
+                                    : 2 * RATELIMIT_SMALL_WINDOW_BITS);
 }
 
 
@@ -123,7 +134,7 @@ ratelimit_victim_state_past(const ratelimit_table_t *table,
     ratelimit_class_t  *class;
     ratelimit_state_t   words[2], *state;
 
-    class = &table->header->classes[ratelimit_slot_class(slot)];
+    class = &table->header->classes[ratelimit_slot_class(slot->id)];
     state = ratelimit_slot_state(table, slot, words);
 
     if (class->period == 0) {
@@ -161,55 +172,69 @@ ratelimit_victim(const ratelimit_place_t *place,
 }
 
 
+/* 0 is that of an empty slot, and of one class too many */
+
+static ratelimit_inline uint64_t
+ratelimit_victim_class(uint64_t id)
+{
+    id &= RATELIMIT_CLASS_MASK;
+
+    return id ? id : RATELIMIT_NO_CLASS;
+}
+
+
 static ratelimit_inline ratelimit_slot_t *
 ratelimit_victim_search(const ratelimit_place_t *place,
     const ratelimit_party_t *party, ratelimit_past_e kind, int *worth)
 {
     int                 least, candidate;
-    uint32_t            class;
-    uint64_t            bound, epoch;
-    unsigned            i, k, n;
-    ratelimit_slot_t   *slot, *victim;
+    uint64_t            id, class, bound, next, now;
+    unsigned            i, k, empty;
+    ratelimit_slot_t   *slot, *bucket, *victim;
     ratelimit_table_t  *table;
 
     table = place->active;
-    epoch = ratelimit_slot_epoch(table, place->segment);
-    class = RATELIMIT_CLASSES;
+    now = party->clock.now;
+    next = ratelimit_slot_epoch(table, place->segment) + 1;
+    class = RATELIMIT_NO_CLASS;
     bound = 0;
     least = RATELIMIT_PRECIOUS;
-    n = 0;
+    empty = 0;
 
     /* more limits of one request than ways: one of them loses */
 
     victim = place->bucket[0];
 
     for (k = 0; k < 2; k++) {
+        bucket = place->bucket[k];
 
 #pragma GCC unroll 8
 
         for (i = 0; i < RATELIMIT_WAYS; i++) {
-            slot = &place->bucket[k][i];
+            slot = &bucket[i];
+            id = slot->id;
 
-            if (kind != RATELIMIT_PAST_WORD && slot->id == 0) {
-                continue;
+            /* mostly all are of one class, and none is empty */
+
+            if ((id & RATELIMIT_CLASS_MASK) != class) {
+
+                if (id == 0) {
+                    empty++;
+                    continue;
+                }
+
+                class = ratelimit_victim_class(id);
+                bound = ratelimit_victim_bound(table, id, now);
             }
 
-            n++;
-
-            if (class != ratelimit_slot_class(slot)) {
-                class = ratelimit_slot_class(slot);
-                bound = ratelimit_victim_bound(table, class, party->clock.now);
-            }
-
-            if (ratelimit_victim_is_past(table, slot, kind, bound,
-                                         party->clock.now)
+            if (ratelimit_victim_is_past(table, slot, kind, bound, now)
                 && !ratelimit_slot_in_use(party, slot))
             {
                 *worth = RATELIMIT_WORTHLESS;
                 return slot;
             }
 
-            candidate = ratelimit_slot_worth(slot, epoch);
+            candidate = ratelimit_slot_worth(id, next);
 
             if (candidate < least && !ratelimit_slot_in_use(party, slot)) {
                 victim = slot;
@@ -218,7 +243,8 @@ ratelimit_victim_search(const ratelimit_place_t *place,
         }
     }
 
-    *worth = (n >= RATELIMIT_FEW) ? least : RATELIMIT_PRECIOUS;
+    *worth = (empty <= (table->nblocks ? RATELIMIT_MANY : 0))
+             ? least : RATELIMIT_PRECIOUS;
 
     return victim;
 }
