@@ -30,5 +30,8 @@ void
 ratelimit_hash_key(const ratelimit_hash_t *secret, const void *data,
     size_t len, ratelimit_hash_t *hash)
 {
-    ratelimit_sip_key(secret, data, len, hash);
+    ratelimit_sip_t  start;
+
+    ratelimit_sip_start(&start, secret);
+    ratelimit_sip_key(&start, data, len, hash);
 }

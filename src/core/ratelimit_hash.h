@@ -19,6 +19,16 @@ typedef struct {
 } ratelimit_hash_t;
 
 
+/* a secret, ready to hash by it */
+
+typedef struct {
+    uint64_t                        v0;
+    uint64_t                        v1;
+    uint64_t                        v2;
+    uint64_t                        v3;
+} ratelimit_sip_t;
+
+
 /* 128 bits */
 void ratelimit_hash(const ratelimit_hash_t *secret, const void *data,
     size_t len, ratelimit_hash_t *hash);

@@ -20,14 +20,6 @@
 #define RATELIMIT_HASH_SPREAD  0xd1b54a32d192ed03ULL
 
 
-typedef struct {
-    uint64_t                        v0;
-    uint64_t                        v1;
-    uint64_t                        v2;
-    uint64_t                        v3;
-} ratelimit_sip_t;
-
-
 static ratelimit_inline void
 ratelimit_sip_start(ratelimit_sip_t *sip, const ratelimit_hash_t *secret)
 {
@@ -172,15 +164,16 @@ ratelimit_sip_data(ratelimit_sip_t *sip, const uint8_t *p, size_t len)
 }
 
 
-/* see ratelimit_hash_key() */
+/* ratelimit_hash_key() of a secret that was started with */
 
 static ratelimit_inline void
-ratelimit_sip_key(const ratelimit_hash_t *secret, const void *data, size_t len,
+ratelimit_sip_key(const ratelimit_sip_t *start, const void *data, size_t len,
     ratelimit_hash_t *hash)
 {
     ratelimit_sip_t  sip;
 
-    ratelimit_sip_start(&sip, secret);
+    sip = *start;
+
     ratelimit_sip_data(&sip, data, len);
 
     sip.v2 ^= 0xff;

@@ -388,6 +388,17 @@ ngx_http_ratelimit_seconds(uint64_t usec)
 }
 
 
+/* as ngx_http_get_flushed_variable(), which mostly has nothing to flush */
+
+static ngx_inline ngx_http_variable_value_t *
+ngx_http_ratelimit_variable(ngx_http_request_t *r, ngx_uint_t index)
+{
+    return r->variables[index].no_cacheable
+           ? ngx_http_get_flushed_variable(r, index)
+           : ngx_http_get_indexed_variable(r, index);
+}
+
+
 /* a lone variable needs no script, and no copy of its value */
 
 static ngx_inline ngx_int_t
@@ -400,7 +411,7 @@ ngx_http_ratelimit_eval(ngx_http_request_t *r, ngx_http_ratelimit_expr_t *expr,
         return ngx_http_complex_value(r, expr->value, value);
     }
 
-    vv = ngx_http_get_flushed_variable(r, expr->index);
+    vv = ngx_http_ratelimit_variable(r, expr->index);
 
     if (vv == NULL || vv->not_found) {
         value->len = 0;

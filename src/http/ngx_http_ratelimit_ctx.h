@@ -198,23 +198,25 @@ ngx_http_ratelimit_get_ctx(ngx_http_request_t *r)
  */
 
 static ngx_inline void
-ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_keep_new_ctx(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_request_t *r)
 {
-    ngx_pool_t  *pool;
-
-    if (ctx->cleanup.handler != NULL) {
-        return;
-    }
-
-    pool = ctx->request->pool;
-
     ctx->cleanup.handler = ngx_http_ratelimit_cleanup;
     ctx->cleanup.data = ctx;
-    ctx->cleanup.next = pool->cleanup;
+    ctx->cleanup.next = r->pool->cleanup;
 
-    pool->cleanup = &ctx->cleanup;
+    r->pool->cleanup = &ctx->cleanup;
 
-    ngx_http_set_ctx(ctx->request, ctx, ngx_http_ratelimit_module);
+    ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
+}
+
+
+static ngx_inline void
+ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
+{
+    if (ctx->cleanup.handler == NULL) {
+        ngx_http_ratelimit_keep_new_ctx(ctx, ctx->request);
+    }
 }
 
 

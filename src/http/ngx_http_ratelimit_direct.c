@@ -87,6 +87,8 @@ ngx_http_ratelimit_direct_run(ngx_http_request_t *r,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
+    ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH;
+
     n = ngx_http_ratelimit_direct_query(ctx, rlcf->set, room);
 
     if (n == 0) {
@@ -95,11 +97,9 @@ ngx_http_ratelimit_direct_run(ngx_http_request_t *r,
 
     n = (room == 1) ? 1 : n;
 
+    ngx_http_ratelimit_keep_new_ctx(ctx, r);
+
     ctx->n = n;
-    ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH;
-
-    ngx_http_ratelimit_keep_ctx(ctx);
-
     ctx->query.n = n;
     ctx->rc = ngx_http_ratelimit_shm_decide(&ctx->query, n);
 
@@ -129,7 +129,7 @@ ngx_http_ratelimit_direct_pass(ratelimit_item_t *items, ngx_uint_t n)
     ngx_uint_t  i;
 
     for (i = 0; i < n; i++) {
-        if (items[i].verdict.soft || items[i].verdict.delay) {
+        if (items[i].verdict.soft | items[i].verdict.delay) {
             return 0;
         }
     }
@@ -169,13 +169,13 @@ ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
     limit = set->limits.elts;
 
     for (i = (room == 1) ? 1 : set->limits.nelts; i; i--, limit++) {
-        vv = ngx_http_get_flushed_variable(ctx->request, limit->key.index);
+        vv = ngx_http_ratelimit_variable(ctx->request, limit->key.index);
 
         if (vv == NULL || vv->not_found || vv->len == 0) {
             continue;
         }
 
-        ratelimit_sip_key(&limit->use.secret, vv->data, vv->len,
+        ratelimit_sip_key(&limit->use.start, vv->data, vv->len,
                           &rows.place->hash);
 
         ngx_http_ratelimit_direct_rows(limit, &rows, room);

@@ -4,9 +4,12 @@
  */
 
 
+#include "core/ratelimit_math.h"
 #include "http/ngx_http_ratelimit.h"
 
 
+static ngx_int_t ngx_http_ratelimit_before_auth(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_int_t ngx_http_ratelimit_note_access(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_int_t ngx_http_ratelimit_run(ngx_http_request_t *r,
@@ -44,6 +47,14 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
         return ngx_http_ratelimit_direct(r, rlcf);
     }
 
+    return ngx_http_ratelimit_before_auth(r, rlcf);
+}
+
+
+static ratelimit_noinline ngx_int_t
+ngx_http_ratelimit_before_auth(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf)
+{
     if ((rlcf->set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
         && ngx_http_ratelimit_note_access(r, rlcf) != NGX_OK)
     {

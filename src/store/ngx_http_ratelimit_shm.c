@@ -4,7 +4,7 @@
  */
 
 
-#include "core/ratelimit_math.h"
+#include "core/ratelimit_sip.h"
 #include "store/ngx_http_ratelimit_shm.h"
 
 
@@ -297,6 +297,8 @@ ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone)
     for (i = 0; i < zone->uses.nelts; i++) {
         ratelimit_hash(ratelimit_table_secret(zone->table),
                        use[i]->name.data, use[i]->name.len, &use[i]->secret);
+
+        ratelimit_sip_start(&use[i]->start, &use[i]->secret);
     }
 }
 

@@ -45,6 +45,7 @@ typedef struct {
     ngx_uint_t                      lasting;  /* a refusal holds as long as it
                                                  says: no outcome gives back */
     ratelimit_hash_t                secret;   /* for hashing keys */
+    ratelimit_sip_t                 start;    /* the same, ready */
     ngx_str_t                       suffix;   /* of the names of counters */
 } ngx_http_ratelimit_use_t;
 
