@@ -35,6 +35,7 @@ typedef struct {
     uint32_t                me;
     uint64_t                now;      /* us */
     unsigned                insist;   /* refused requests count, too */
+    uint64_t                asked;    /* so many */
     uint64_t                secret;   /* of the next table, if not 0 */
 } fleet_t;
 
@@ -118,6 +119,7 @@ fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
 static int
 fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
 {
+    int                allowed;
     size_t             i;
     ratelimit_hash_t   hash;
     ratelimit_clock_t  clock;
@@ -137,7 +139,16 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
     clock.now = f->now;
     clock.wall = f->now;
 
-    return ratelimit_table_check(items, places, f->n, &clock, f->me);
+    /* by turns in both ways, which must not be told apart */
+
+    if (f->asked++ % 2) {
+        return ratelimit_table_check(items, places, f->n, &clock, f->me);
+    }
+
+    allowed = ratelimit_table_decide(items, places, f->n, &clock, f->me);
+    ratelimit_table_explain(items, places, f->n);
+
+    return allowed;
 }
 
 

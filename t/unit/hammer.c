@@ -31,7 +31,8 @@ static void hammer_all_keys(fleet_t *f, int number, void *data);
 static void hammer_until_stopped(fleet_t *f, int number, void *data);
 static unsigned hammer_wrong(const tally_t *tally, uint64_t low, uint64_t
     high);
-static void hammer_exact(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void hammer_exact(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    size_t n);
 static int hammer_hit_two(fleet_t *f, uint64_t key);
 static void hammer_two(fleet_t *f, int number, void *data);
 static void hammer_together(ratelimit_algorithm_e algorithm, uint32_t buckets);
@@ -104,8 +105,10 @@ hammer_wrong(const tally_t *tally, uint64_t low, uint64_t high)
 }
 
 
+/* n limits of each key, of which the first is the tightest */
+
 static void
-hammer_exact(ratelimit_algorithm_e algorithm, uint32_t buckets)
+hammer_exact(ratelimit_algorithm_e algorithm, uint32_t buckets, size_t n)
 {
     int       i;
     pid_t     pid[PROCESSES];
@@ -118,8 +121,9 @@ hammer_exact(ratelimit_algorithm_e algorithm, uint32_t buckets)
     for (round = 0; round < 10; round++) {
 
         memset(&f, 0, sizeof(fleet_t));
-        f.n = 1;
+        f.n = n;
         f.rules[0] = fleet_rule(LIMIT, 86400);
+        f.rules[1] = fleet_rule(2 * LIMIT, 3600);
 
         tally = fleet_memory(sizeof(tally_t));
         fleet_open(&f, 1 << 20, algorithm, buckets);
@@ -138,9 +142,10 @@ hammer_exact(ratelimit_algorithm_e algorithm, uint32_t buckets)
         (void) munmap(tally, sizeof(tally_t));
     }
 
-    tap_ok(wrong == 0, "%s buckets=%u: %d processes, %d keys, exactly %d each",
-           ratelimit_algorithms[algorithm]->name, buckets, PROCESSES, KEYS,
-           LIMIT);
+    tap_ok(wrong == 0,
+           "%s buckets=%u, %u limits: %d processes, %d keys, exactly %d each",
+           ratelimit_algorithms[algorithm]->name, buckets, (unsigned) n,
+           PROCESSES, KEYS, LIMIT);
 }
 
 
@@ -379,12 +384,15 @@ main(void)
 
     hammer_dead_holder();
 
-    hammer_exact(RATELIMIT_FIXED_WINDOW, 0);
-    hammer_exact(RATELIMIT_SLIDING_WINDOW, 1);
-    hammer_exact(RATELIMIT_SLIDING_WINDOW, 10);
-    hammer_exact(RATELIMIT_SLIDING_LOG, 0);
-    hammer_exact(RATELIMIT_TOKEN_BUCKET, 0);
-    hammer_exact(RATELIMIT_LEAKY_BUCKET, 0);
+    hammer_exact(RATELIMIT_FIXED_WINDOW, 0, 1);
+    hammer_exact(RATELIMIT_SLIDING_WINDOW, 1, 1);
+    hammer_exact(RATELIMIT_SLIDING_WINDOW, 10, 1);
+    hammer_exact(RATELIMIT_SLIDING_LOG, 0, 1);
+    hammer_exact(RATELIMIT_TOKEN_BUCKET, 0, 1);
+    hammer_exact(RATELIMIT_LEAKY_BUCKET, 0, 1);
+
+    hammer_exact(RATELIMIT_FIXED_WINDOW, 0, 2);
+    hammer_exact(RATELIMIT_SLIDING_WINDOW, 10, 2);
 
     hammer_together(RATELIMIT_FIXED_WINDOW, 0);
     hammer_together(RATELIMIT_SLIDING_WINDOW, 10);
