@@ -139,7 +139,7 @@ END
        '200 200 429 429 429', 'three ask, two are known');
 
     $scripted->play('silent');
-    Clients::await_answers(1, map { $clients->send("GET /?k=$_") } 1 .. 5);
+    Clients::await_answers(5, map { $clients->send("GET /?k=$_") } 1 .. 5);
 
     kill 'QUIT', $gateway->{pid};
     waitpid delete $gateway->{pid}, 0;

@@ -4,8 +4,9 @@
  * and costs Redis next to nothing.
  *
  * What is remembered is a refusal of one limit to one key at one cost.  It is
- * believed for a second or two and then asked for again: charges may be given
- * back, and an operator may have removed the counter.
+ * believed until the time that Redis gave.  Where charges may be given back it
+ * is believed for a second or two, and then asked for again.  A reload forgets:
+ * an operator may have removed the counter.
  *
  * It stands in a table of fixed windows.  The window ends when Redis is to be
  * asked again; its count is what else is to be told: one more than the seconds
@@ -36,6 +37,7 @@
 /* whom a refusal is about, to be hashed */
 
 typedef struct {
+    uint64_t                        by;       /* of which configuration */
     ratelimit_hash_t                key;
     uint64_t                        limit;
     uint64_t                        period;
@@ -105,7 +107,10 @@ ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone, void *data)
     ratelimit_shape_t           shape;
     ngx_http_ratelimit_zone_t  *zone;
 
+    static uint64_t  configuration;
+
     zone = shm_zone->data;
+    zone->denied_by = ++configuration;
 
     if (data == NULL && !shm_zone->shm.exists) {
         ngx_http_ratelimit_shm_clear(shm_zone);
@@ -196,7 +201,7 @@ ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
     verdict->remaining = NGX_HTTP_RATELIMIT_UNASKED;
     verdict->allowed = 1;
 
-    if (!subject->use->lasting || item->cost == 0) {
+    if (item->cost == 0) {
         return 0;
     }
 
@@ -259,9 +264,7 @@ ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q,
 
     for (i = 0; i < q->n; i++) {
 
-        if (!q->items[i].verdict.allowed && !q->items[i].insist
-            && q->subjects[i].use->lasting)
-        {
+        if (!q->items[i].verdict.allowed && !q->items[i].insist) {
             ngx_http_ratelimit_denied_remember_item(&q->items[i],
                                                     &q->places[i],
                                                     &q->subjects[i], &clock,
@@ -297,7 +300,12 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
 
     } else {
         retry++;
-        window = retry % 1000 + (retry < 2000 ? 0 : 1000);
+        window = retry - 1000;
+
+        if (window >= 2000 && !subject->use->lasting) {
+            window = retry % 1000 + 1000;
+        }
+
         beyond = (retry - window) / 1000;
     }
 
@@ -362,6 +370,7 @@ ngx_http_ratelimit_denied_place(ratelimit_place_t *place,
 
     ngx_memzero(&whom, sizeof(ngx_http_ratelimit_denied_t));
 
+    whom.by = subject->use->zone->denied_by;
     whom.key = from->hash;
     whom.limit = item->rule->limit;
     whom.period = item->rule->period;

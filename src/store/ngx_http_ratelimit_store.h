@@ -43,7 +43,8 @@ typedef struct {
                                                  within it; NULL: none come */
     ngx_uint_t                      together; /* rules asked in one query */
     ngx_uint_t                      lasting;  /* a refusal holds as long as it
-                                                 says: no outcome gives back */
+                                                 says: nobody gives back; of
+                                                 one name all or none */
     ratelimit_hash_t                secret;   /* for hashing keys */
     ngx_str_t                       suffix;   /* of the names of counters */
 } ngx_http_ratelimit_use_t;
@@ -152,6 +153,7 @@ struct ngx_http_ratelimit_zone_s {
     ratelimit_table_t              *table;
     ngx_shm_zone_t                 *denied_shm_zone;
     ratelimit_table_t              *denied;    /* of Redis: who is refused */
+    uint64_t                        denied_by; /* this configuration */
     ngx_http_ratelimit_zone_t      *former;    /* before the reload */
     ngx_pool_t                     *pool;
     ngx_str_t                       file;      /* where it was declared */

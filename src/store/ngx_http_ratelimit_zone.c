@@ -61,7 +61,21 @@ ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
 ngx_int_t
 ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 {
+    ngx_uint_t                  i;
     ngx_http_ratelimit_use_t  **slot;
+
+    slot = use->zone->uses.elts;
+
+    for (i = 0; i < use->zone->uses.nelts; i++) {
+
+        if (slot[i]->name.len == use->name.len
+            && ngx_strncmp(slot[i]->name.data, use->name.data, use->name.len)
+               == 0)
+        {
+            use->lasting &= slot[i]->lasting;
+            slot[i]->lasting = use->lasting;
+        }
+    }
 
     slot = ngx_array_push(&use->zone->uses);
     if (slot == NULL) {
