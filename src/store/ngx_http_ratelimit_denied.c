@@ -53,6 +53,9 @@ static ngx_int_t ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone,
 static ngx_uint_t ngx_http_ratelimit_denied_item(ratelimit_item_t *item,
     ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
     ratelimit_clock_t *clock);
+static uint64_t ngx_http_ratelimit_denied_look(ratelimit_item_t *known,
+    ratelimit_rule_t *rule, ratelimit_place_t *place,
+    ratelimit_clock_t *clock);
 static void ngx_http_ratelimit_denied_tell(ratelimit_item_t *item,
     uint64_t left, uint64_t count);
 static void ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
@@ -205,16 +208,9 @@ ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
         return 0;
     }
 
-    ngx_http_ratelimit_denied_prepare(&known, &rule,
-                                      NGX_HTTP_RATELIMIT_DENIED_MAX);
     ngx_http_ratelimit_denied_place(&place, item, from, subject);
 
-    known.cost = 0;
-
-    (void) ratelimit_table_check(&known, &place, 1, clock,
-                                 ngx_http_ratelimit_self);
-
-    count = NGX_HTTP_RATELIMIT_DENIED_MAX - known.verdict.remaining;
+    count = ngx_http_ratelimit_denied_look(&known, &rule, &place, clock);
 
     if (count == 0) {
         return 0;
@@ -223,6 +219,21 @@ ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
     ngx_http_ratelimit_denied_tell(item, known.verdict.reset_after, count);
 
     return 1;
+}
+
+
+static uint64_t
+ngx_http_ratelimit_denied_look(ratelimit_item_t *known, ratelimit_rule_t *rule,
+    ratelimit_place_t *place, ratelimit_clock_t *clock)
+{
+    ngx_http_ratelimit_denied_prepare(known, rule,
+                                      NGX_HTTP_RATELIMIT_DENIED_MAX);
+    known->cost = 0;
+
+    (void) ratelimit_table_check(known, place, 1, clock,
+                                 ngx_http_ratelimit_self);
+
+    return NGX_HTTP_RATELIMIT_DENIED_MAX - known->verdict.remaining;
 }
 
 
@@ -340,6 +351,38 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
 
     (void) ratelimit_table_check(&known, &place, 1, &aligned,
                                  ngx_http_ratelimit_self);
+}
+
+
+/* what was charged is given back from here: who was refused for it may come */
+
+void
+ngx_http_ratelimit_denied_forget(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t         i;
+    ratelimit_item_t   known;
+    ratelimit_rule_t   rule;
+    ratelimit_clock_t  clock;
+    ratelimit_place_t  place;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    for (i = 0; i < q->n; i++) {
+        ngx_http_ratelimit_denied_place(&place, &q->items[i], &q->places[i],
+                                        &q->subjects[i]);
+
+        known.cost = ngx_http_ratelimit_denied_look(&known, &rule, &place,
+                                                    &clock);
+
+        if (known.cost) {
+            ratelimit_table_refund(&known, &place, 1, &clock,
+                                   ngx_http_ratelimit_self);
+        }
+    }
 }
 
 

@@ -93,6 +93,7 @@ static void
 ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
 {
     ngx_http_ratelimit_twin_refund(q);
+    ngx_http_ratelimit_denied_forget(q);
 
     (void) ngx_http_ratelimit_redis_ask(q->subjects[0].use->zone->redis, q,
                                         RATELIMIT_SCRIPT_REFUND);
