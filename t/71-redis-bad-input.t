@@ -164,6 +164,8 @@ subtest 'parameters' => sub {
         qq(invalid parameter "alice:***" in "$d" directive));
     bad("$d main redis://127.0.0.1 alice:$secret\@h;", 'more of a URL',
         qq(invalid parameter "***\@h" in "$d" directive));
+    bad("$d main redis://127.0.0.1 password=$secret;", 'a password',
+        qq(invalid parameter "password=***" in "$d" directive));
 
     for my $text (qw(cluster sentinel=m sentinel= ssl_ca=x ssl_certificate=x
                      ssl_certificate_key=x ssl_name=x ssl_verify=off))

@@ -115,6 +115,8 @@ END
         '/rate' => 'ratelimit zone=main name=other rate=4r/d;',
         '/plan' => 'ratelimit zone=plan;',
         '/pace' => 'ratelimit zone=pace;',
+        '/slower' => 'ratelimit zone=told name=pace rate=2r/h;',
+        '/faster' => 'ratelimit zone=told name=pace rate=7200r/h;',
         '/cost' => 'ratelimit zone=main cost=$arg_c;',
         '/soft' => 'ratelimit zone=main soft=100%;',
         '/elastic' => 'ratelimit zone=main elastic=100%;',
@@ -274,6 +276,20 @@ sub another_plan {
     Gateway::await(sub { statuses('/pace?k=p&r=7200r/h') == 200 },
                    'a faster one', 5);
     pass('a faster one');
+
+    # which leaves more in the bucket than the slow one had said
+
+    is(statuses(('/pace?k=q&r=2r/h') x 3), '200 200 429', 'slow again');
+    Gateway::await(sub { statuses('/pace?k=q&r=7200r/h') == 200 },
+                   'a faster one', 5);
+    Gateway::await(sub { statuses('/pace?k=q&r=2r/h') == 200 },
+                   'the slow one', 5);
+    pass('the slow one has what the faster one left');
+
+    is(statuses(('/slower?k=q') x 3), '200 200 429', 'the same, written down');
+    Gateway::await(sub { statuses('/faster?k=q') == 200 }, 'a faster one', 5);
+    Gateway::await(sub { statuses('/slower?k=q') == 200 }, 'the slow one', 5);
+    pass('the slow one has what the faster one left');
 }
 
 

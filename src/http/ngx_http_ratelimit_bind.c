@@ -429,7 +429,8 @@ ngx_http_ratelimit_bind_delay(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
 
 /*
  * Whether a charge may be given back: by its outcome, by who leaves a queue
- * for a token, or because those refuse that are asked later.
+ * for a token, or because those refuse that are asked later.  Or by another
+ * plan, whose bucket fills faster.
  */
 
 static ngx_uint_t
@@ -440,6 +441,13 @@ ngx_http_ratelimit_gives_back(ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t  *other;
 
     if (limit->outcomes != NULL) {
+        return 1;
+    }
+
+    if (limit->rate.value != NULL
+        && (limit->use.zone->shape.algorithm == RATELIMIT_TOKEN_BUCKET
+            || limit->use.zone->shape.algorithm == RATELIMIT_LEAKY_BUCKET))
+    {
         return 1;
     }
 

@@ -8,6 +8,8 @@
 #include "store/ngx_http_ratelimit_redis.h"
 
 
+static ngx_uint_t ngx_http_ratelimit_redis_known(
+    ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_check(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t give_back);
@@ -37,12 +39,26 @@ static void ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
+    ngx_http_ratelimit_redis_known,
     ngx_http_ratelimit_redis_check,
     ngx_http_ratelimit_redis_cancel,
     ngx_http_ratelimit_redis_refund,
     ngx_http_ratelimit_redis_settle,
     ngx_http_ratelimit_redis_use
 };
+
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_known(ngx_http_ratelimit_query_t *q)
+{
+    if (!ngx_http_ratelimit_denied(q)) {
+        return 0;
+    }
+
+    ngx_atomic_fetch_add(&q->subjects[0].use->zone->redis->shared->denied, 1);
+
+    return 1;
+}
 
 
 static ngx_int_t
@@ -52,12 +68,6 @@ ngx_http_ratelimit_redis_check(ngx_http_ratelimit_query_t *q)
     ngx_http_ratelimit_redis_t  *redis;
 
     redis = q->subjects[0].use->zone->redis;
-
-    if (ngx_http_ratelimit_denied(q)) {
-        ngx_atomic_fetch_add(&redis->shared->denied, 1);
-        q->allowed = 0;
-        return NGX_OK;
-    }
 
     /* another Redis may have been asked before: its time is taken off ours */
 

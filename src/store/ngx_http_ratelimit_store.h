@@ -104,6 +104,8 @@ struct ngx_http_ratelimit_query_s {
 
 
 /*
+ * known   whether a limit is known to refuse before it is asked: then verdicts
+ *         are set; NULL if that never is
  * check   NGX_OK     decided: allowed and all verdicts are set, those of shared
  *                    memory as ratelimit_table_decide() does
  *         NGX_AGAIN  done will be called once, later, never from inside check
@@ -116,11 +118,12 @@ struct ngx_http_ratelimit_query_s {
  */
 
 typedef struct {
-    ngx_int_t  (*check)(ngx_http_ratelimit_query_t *q);
-    void       (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t give_back);
-    void       (*refund)(ngx_http_ratelimit_query_t *q);
-    void       (*settle)(ngx_http_ratelimit_query_t *q);
-    ngx_int_t  (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
+    ngx_uint_t  (*known)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*check)(ngx_http_ratelimit_query_t *q);
+    void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t give_back);
+    void        (*refund)(ngx_http_ratelimit_query_t *q);
+    void        (*settle)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
 } ngx_http_ratelimit_store_t;
 
 

@@ -7,6 +7,8 @@
 #include "store/ngx_http_ratelimit_shm.h"
 
 
+static ngx_uint_t ngx_http_ratelimit_zone_same_pace(
+    ngx_http_ratelimit_use_t *one, ngx_http_ratelimit_use_t *two);
 static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone);
 
@@ -72,7 +74,8 @@ ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
             && ngx_strncmp(slot[i]->name.data, use->name.data, use->name.len)
                == 0)
         {
-            use->lasting &= slot[i]->lasting;
+            use->lasting &= slot[i]->lasting
+                            & ngx_http_ratelimit_zone_same_pace(use, slot[i]);
             slot[i]->lasting = use->lasting;
         }
     }
@@ -85,6 +88,35 @@ ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
     *slot = use;
 
     return use->zone->store->use(cf, use);
+}
+
+
+/* a bucket that one of them finds fuller, as it drips faster, is so for all */
+
+static ngx_uint_t
+ngx_http_ratelimit_zone_same_pace(ngx_http_ratelimit_use_t *one,
+    ngx_http_ratelimit_use_t *two)
+{
+    ngx_uint_t  i, k;
+
+    if (one->zone->shape.algorithm != RATELIMIT_TOKEN_BUCKET
+        && one->zone->shape.algorithm != RATELIMIT_LEAKY_BUCKET)
+    {
+        return 1;
+    }
+
+    for (i = 0; i < one->nrules; i++) {
+        for (k = 0; k < two->nrules; k++) {
+
+            if (one->rules[i].period == two->rules[k].period
+                && one->rules[i].limit != two->rules[k].limit)
+            {
+                return 0;
+            }
+        }
+    }
+
+    return 1;
 }
 
 
