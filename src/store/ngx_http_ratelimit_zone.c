@@ -7,6 +7,9 @@
 #include "store/ngx_http_ratelimit_shm.h"
 
 
+static void ngx_http_ratelimit_zone_share(ngx_http_ratelimit_use_t *use);
+static ngx_uint_t ngx_http_ratelimit_zone_same_name(
+    ngx_http_ratelimit_use_t *one, ngx_http_ratelimit_use_t *two);
 static ngx_uint_t ngx_http_ratelimit_zone_same_pace(
     ngx_http_ratelimit_use_t *one, ngx_http_ratelimit_use_t *two);
 static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
@@ -63,22 +66,7 @@ ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
 ngx_int_t
 ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 {
-    ngx_uint_t                  i;
     ngx_http_ratelimit_use_t  **slot;
-
-    slot = use->zone->uses.elts;
-
-    for (i = 0; i < use->zone->uses.nelts; i++) {
-
-        if (slot[i]->name.len == use->name.len
-            && ngx_strncmp(slot[i]->name.data, use->name.data, use->name.len)
-               == 0)
-        {
-            use->lasting &= slot[i]->lasting
-                            & ngx_http_ratelimit_zone_same_pace(use, slot[i]);
-            slot[i]->lasting = use->lasting;
-        }
-    }
 
     slot = ngx_array_push(&use->zone->uses);
     if (slot == NULL) {
@@ -87,7 +75,44 @@ ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 
     *slot = use;
 
+    ngx_http_ratelimit_zone_share(use);
+
     return use->zone->store->use(cf, use);
+}
+
+
+/* refusals of all uses that have this one's counters last, or of none */
+
+static void
+ngx_http_ratelimit_zone_share(ngx_http_ratelimit_use_t *use)
+{
+    ngx_uint_t                  i, lasting;
+    ngx_http_ratelimit_use_t  **other;
+
+    other = use->zone->uses.elts;
+    lasting = 1;
+
+    for (i = 0; i < use->zone->uses.nelts; i++) {
+        if (ngx_http_ratelimit_zone_same_name(use, other[i])) {
+            lasting &= other[i]->lasting
+                       & ngx_http_ratelimit_zone_same_pace(use, other[i]);
+        }
+    }
+
+    for (i = 0; i < use->zone->uses.nelts; i++) {
+        if (ngx_http_ratelimit_zone_same_name(use, other[i])) {
+            other[i]->lasting = lasting;
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_zone_same_name(ngx_http_ratelimit_use_t *one,
+    ngx_http_ratelimit_use_t *two)
+{
+    return one->name.len == two->name.len
+           && ngx_strncmp(one->name.data, two->name.data, one->name.len) == 0;
 }
 
 
