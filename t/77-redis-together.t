@@ -23,6 +23,7 @@ my $redis = RedisServer->start;
 
 subtest 'who asks twice delays nobody else' => \&asks_twice;
 subtest 'two servers have one time' => \&two_servers;
+subtest 'a slow server is not the fault of the next' => \&slow_first;
 subtest 'whom one refuses the other is not asked about' => \&one_refuses;
 subtest 'what is counted of Redis' => \&counted;
 subtest 'what Redis repeats is not told' => \&repeats;
@@ -52,6 +53,37 @@ sub backend {
     my ($clients, $uri) = @_;
 
     return $clients->ask("GET $uri")->{field}{'x-backend'};
+}
+
+
+# the second one has a fifth of its time left, and needs two
+
+sub slow_first {
+    my %parts = (late => sub { return ['wait', 0.4], $_[1] },
+                 later => sub { return ['wait', 0.2], $_[1] });
+    my @scripted = map { ScriptedRedis->start(upstream => $redis,
+                                              parts => \%parts) } 1, 2;
+    my $gateway = gateway(<<"END", '/both' => <<'END2', '/two' => <<'END3');
+ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=2s;
+ratelimit_redis two redis://127.0.0.1:$scripted[1]{port} timeout=500ms;
+ratelimit_zone \$arg_k zone=one:1m rate=100r/d redis=one;
+ratelimit_zone \$arg_k zone=two:1m rate=100r/d redis=two;
+END
+ratelimit zone=one;
+ratelimit zone=two;
+END2
+ratelimit zone=two;
+END3
+    my $clients = Clients->new($gateway->{port});
+
+    is(backend($clients, '/both?k=slow'), 'redis', 'both are well');
+
+    $scripted[0]->play('late');
+    $scripted[1]->play('later');
+    backend($clients, '/both?k=slow') for 1 .. 6;
+
+    is(backend($clients, '/two?k=slow'), 'redis', 'it is still asked');
+    unlike($gateway->log, qr/"two" is not asked/, 'and was all the time');
 }
 
 

@@ -155,8 +155,9 @@ ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone, void *data)
 ngx_uint_t
 ngx_http_ratelimit_denied(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t         i, denied;
-    ratelimit_clock_t  clock;
+    ngx_uint_t                   i, denied;
+    ratelimit_clock_t            clock;
+    ngx_http_ratelimit_redis_t  *redis;
 
     if (ngx_http_ratelimit_self == 0) {
         return 0;
@@ -178,6 +179,11 @@ ngx_http_ratelimit_denied(ngx_http_ratelimit_query_t *q)
     for (i = 0; i < q->n; i++) {
         denied += ngx_http_ratelimit_denied_item(&q->items[i], &q->places[i],
                                                  &q->subjects[i], &clock);
+    }
+
+    if (denied) {
+        redis = q->subjects[0].use->zone->redis;
+        ngx_atomic_fetch_add(&redis->shared->denied, 1);
     }
 
     return denied;
