@@ -239,6 +239,7 @@ subtest 'password files' => sub {
     write_file("$dir/long", $secret x 700);
     write_file("$dir/longest", 'x' x 4096 . "\n");
     write_file("$dir/one", 'x' x 4097);
+    write_file("$dir/lines", "$secret\n$secret\n");
     mkfifo("$dir/fifo", 0600) or die "mkfifo: $!";
     symlink('loop', "$dir/loop") or die "symlink: $!";
 
@@ -257,6 +258,7 @@ subtest 'password files' => sub {
         ["$dir/crlf",               undef, 'is empty'],
         ["$dir/long",               undef, 'is longer than 4096 bytes'],
         ["$dir/one",                undef, 'is longer than 4096 bytes'],
+        ["$dir/lines",              undef, 'has more than one line'],
     ) {
         my ($path, $shown, $reason) = @$case;
 
