@@ -96,28 +96,12 @@ sub load_and_reload {
 }
 
 
-sub add_up {
-    my (@tallies) = @_;
-
-    my %sum;
-
-    for my $tally (@tallies) {
-        for my $key (keys %{$tally->{keys}}) {
-            $sum{$key}{$_} += $tally->{keys}{$key}{$_}
-                for keys %{$tally->{keys}{$key}};
-        }
-    }
-
-    return \%sum;
-}
-
-
 # exactly n of each key were admitted, and others refused
 
 sub exactly {
     my ($n, $name, @tallies) = @_;
 
-    my $sum = add_up(@tallies);
+    my $sum = GatewayClient::add_up(@tallies);
     my @wrong = grep { ($sum->{$_}{200} || 0) != $n || !$sum->{$_}{429} }
                 sort keys %$sum;
 
@@ -277,7 +261,7 @@ sub finish {
 sub all_admitted {
     my ($n, $name, @tallies) = @_;
 
-    my $sum = add_up(@tallies);
+    my $sum = GatewayClient::add_up(@tallies);
 
     is(join(' ', map { $sum->{"key $_"}{200} // 0 } 1 .. KEYS),
        join(' ', ($n) x KEYS), $name);
@@ -358,7 +342,7 @@ sub fewer {
                                  zone($kind, 200, '2m'),
                                  zone($kind, 150, '1m'));
 
-        is_deeply([grep { $_->{429} } values %{add_up(@tallies)}], [],
+        is_deeply([grep { $_->{429} } values %{GatewayClient::add_up(@tallies)}], [],
                   "$kind: nobody was refused");
 
         push @tallies, $gateway->load(requests => [of_each(200)]);

@@ -4,33 +4,15 @@
 # directive can have, word for word with the line that is to blame, and every
 # spelling that must be accepted.
 #
-# A row is a name, what is written, and the message that is expected.  The line
-# that is to blame is the last one of the row, unless another one is marked
-# with "# here".
+# A row is a name, what is written, and the message that is expected.
 
 use strict;
 use warnings;
 
-use File::Spec;
-use File::Temp qw(tempdir);
 use Test::More;
 
-my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
-my $module = File::Spec->rel2abs($ENV{RATELIMIT_MODULE}
-                                 || 'build/ngx_http_ratelimit_module.so');
-
-# paths that do not depend on who runs the test or how nginx was built
-my $dir = tempdir(CLEANUP => 1);
-my $conf = "$dir/nginx.conf";
-
-$ENV{PATH} .= ':/usr/sbin:/sbin';
-
-BAIL_OUT("there is no $module") if !-f $module;
-
-my $settings = join ' ',
-    'access_log off;',
-    map { "${_}_temp_path $dir/$_;" }
-        qw(client_body proxy fastcgi uwsgi scgi);
+use lib 't/lib';
+use Configuration;
 
 my $zones = <<'ZONES';
 ratelimit_zone $arg_a zone=plain:1m rate=10r/s;
@@ -665,7 +647,7 @@ subtest 'an included file' => sub {
         my ($limit, $message) = @$case;
 
         write_file("$dir/included.conf", "\n\nratelimit $limit;\n\n");
-        write_conf('location', "include $dir/included.conf;");
+        write_in('location', "include $dir/included.conf;");
 
         is(test_conf(), refused($message, "$dir/included.conf:3"), $limit);
     }
@@ -890,7 +872,7 @@ sub arguments {
 sub bad {
     my ($place, $text, $name, $message) = @_;
 
-    my $blame = write_conf($place, $text);
+    my $blame = write_in($place, $text);
 
     is(test_conf(), refused($message, "$conf:$blame"), $name);
 }
@@ -899,7 +881,7 @@ sub bad {
 sub good {
     my ($place, $text, $name) = @_;
 
-    write_conf($place, $text);
+    write_in($place, $text);
 
     is(test_conf(), passed(), $name);
 }
@@ -908,30 +890,16 @@ sub good {
 sub warned {
     my ($place, $text, $name, $message) = @_;
 
-    my $blame = write_conf($place, $text);
+    my $blame = write_in($place, $text);
 
     is(test_conf(),
        "nginx: [warn] $message in $conf:$blame\n" . passed(), $name);
 }
 
 
-sub refused {
-    my ($message, $place) = @_;
-
-    return "nginx: [emerg] $message in $place\n"
-           . "nginx: configuration file $conf test failed\n";
-}
-
-
-sub passed {
-    return "nginx: the configuration file $conf syntax is ok\n"
-           . "nginx: configuration file $conf test is successful\n";
-}
-
-
 # returns the number of the line that is to blame
 
-sub write_conf {
+sub write_in {
     my ($place, $text) = @_;
 
     my %around = (
@@ -950,32 +918,5 @@ sub write_conf {
     $head =~ s/http \{/http {\n$settings\n$zones/;
     $head =~ s/server \{/server { listen unix:$dir\/socket;/;
 
-    my $before = "load_module $module;\n"
-                 . "pid $dir/nginx.pid; events {}\n$head\n";
-    my $marked = ($text =~ /\A(.*)# here/s) ? $1 : $text;
-
-    write_file($conf, "$before$text\n$tail\n");
-
-    return 1 + ("$before$marked" =~ tr/\n//);
-}
-
-
-sub write_file {
-    my ($path, $text) = @_;
-
-    open(my $fh, '>', $path) or die "$path: $!";
-    print $fh $text;
-    close($fh) or die "$path: $!";
-}
-
-
-# all that nginx says, if its exit code agrees
-
-sub test_conf {
-    my $said = `'$nginx' -t -p '$dir' -e '$dir/error.log' -c '$conf' 2>&1`;
-    my $failed = $said =~ /test failed$/m ? 1 : 0;
-
-    return $said if $? == $failed << 8;
-
-    return "${said}exit code $?\n";
+    return write_conf($head, $text, $tail);
 }

@@ -7,20 +7,10 @@
 use strict;
 use warnings;
 
-use File::Spec;
-use File::Temp qw(tempdir);
 use Test::More;
 
-my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
-my $module = File::Spec->rel2abs($ENV{RATELIMIT_MODULE}
-                                 || 'build/ngx_http_ratelimit_module.so');
-
-my $dir = tempdir(CLEANUP => 1);
-my $conf = "$dir/nginx.conf";
-
-$ENV{PATH} .= ':/usr/sbin:/sbin';
-
-BAIL_OUT("there is no $module") if !-f $module;
+use lib 't/lib';
+use Configuration;
 
 my $d = 'ratelimit_elastic';
 my $server = "server { listen unix:$dir/socket;";
@@ -189,15 +179,10 @@ sub invalid {
 }
 
 
-# the last line of the text is to blame, or the one that is marked
-
 sub bad {
     my ($text, $name, $message) = @_;
 
-    my $first = write_conf($text);
-    my @lines = split /\n/, $text;
-    my ($marked) = grep { $lines[$_] =~ /# here/ } 0 .. $#lines;
-    my $blame = $first + ($marked // $#lines);
+    my $blame = write_http($text);
 
     is(test_conf(), refused($message, "$conf:$blame"), $name);
 }
@@ -207,7 +192,7 @@ sub bad_file {
     my ($text, $line, $name, $message) = @_;
 
     write_file("$dir/included.conf", $text);
-    write_conf("include $dir/included.conf;");
+    write_http("include $dir/included.conf;");
 
     is(test_conf(), refused($message, "$dir/included.conf:$line"), $name);
 }
@@ -216,28 +201,17 @@ sub bad_file {
 sub good {
     my ($text, $name) = @_;
 
-    write_conf($text);
+    write_http($text);
 
-    is(test_conf(), "nginx: the configuration file $conf syntax is ok\n"
-                    . "nginx: configuration file $conf test is successful\n",
-       $name);
+    is(test_conf(), passed(), $name);
 }
 
 
-# returns the number of the text's first line
-
-sub write_conf {
+sub write_http {
     my ($text) = @_;
 
-    my $temporary = join ' ', map { "${_}_temp_path $dir/$_;" }
-                                  qw(client_body proxy fastcgi uwsgi scgi);
-
-    my $head = <<"HEAD";
-load_module $module;
-pid $dir/nginx.pid;
-events { }
-http {
-access_log off; $temporary
+    return write_conf(<<"HEAD", $text, '}');
+http { $settings
 ratelimit_zone \$arg_a zone=plain:1m rate=10r/s;
 ratelimit_zone \$arg_a zone=fixed:1m rate=10r/s algorithm=fixed_window;
 ratelimit_zone \$arg_a zone=log:1m rate=10r/s algorithm=sliding_log;
@@ -250,37 +224,4 @@ ratelimit_zone \$arg_a zone=plan:1m rate=\$arg_b;
 ratelimit_zone \$arg_a zone=large:1m rate=1r/366d algorithm=token_bucket capacity=4294967295;
 limit_req_zone \$arg_a zone=req:1m rate=10r/s;
 HEAD
-
-    write_file($conf, "$head$text\n}\n");
-
-    return 1 + ($head =~ tr/\n//);
-}
-
-
-sub write_file {
-    my ($path, $text) = @_;
-
-    open my $file, '>', $path or die "$path: $!";
-    print $file $text;
-    close $file or die "$path: $!";
-}
-
-
-# all that nginx says, if its exit code agrees
-
-sub test_conf {
-    my $said = `'$nginx' -t -p '$dir' -e '$dir/error.log' -c '$conf' 2>&1`;
-    my $failed = $said =~ /test failed$/m ? 1 : 0;
-
-    return $said if $? == $failed << 8;
-
-    return "${said}exit code $?\n";
-}
-
-
-sub refused {
-    my ($message, $where) = @_;
-
-    return "nginx: [emerg] $message in $where\n"
-           . "nginx: configuration file $conf test failed\n";
 }

@@ -9,6 +9,9 @@ use warnings;
 use File::Path qw(make_path);
 use Test::More;
 
+use lib 't/lib';
+use Programs qw(command);
+
 my $out = 'build/fuzz/replay';
 my $cc = $ENV{CC} || 'gcc';
 
@@ -63,16 +66,4 @@ sub object {
     my $object = "$out/$name.o";
 
     return command($cc, @flags, '-c', '-o', $object, $source) ? $object : ();
-}
-
-
-sub command {
-    my $command = join ' ', @_, '2>&1';
-    my $text = `$command`;
-
-    return 1 if $? == 0;
-
-    diag("$command\n$text");
-
-    return 0;
 }

@@ -5,33 +5,22 @@
 # spelling that must be accepted.  Nothing that nginx prints or logs, at debug
 # level either, has a password in it.
 #
-# All passwords are of the word $secret; the line that is to blame is the last
-# one that is written, unless another one is marked with "# here".
+# All passwords are of the word $secret.
 
 use strict;
 use warnings;
 
-use File::Spec;
-use File::Temp qw(tempdir);
 use POSIX qw(mkfifo);
 use Test::More;
 
 use lib 't/lib';
+use Configuration;
 use Gateway;
 use RedisServer;
 
-my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
-my $module = File::Spec->rel2abs($ENV{RATELIMIT_MODULE}
-                                 || 'build/ngx_http_ratelimit_module.so');
-
-my $dir = tempdir(CLEANUP => 1);
-my $conf = "$dir/nginx.conf";
 my $secret = 'hunter2';
 
-$ENV{PATH} .= ':/usr/sbin:/sbin';
 $ENV{LC_ALL} = 'C';
-
-BAIL_OUT("there is no $module") if !-f $module;
 
 my $d = 'ratelimit_redis';
 my $server = "server { listen unix:$dir/socket;";
@@ -175,6 +164,8 @@ subtest 'parameters' => sub {
         qq(invalid parameter "alice:***" in "$d" directive));
     bad("$d main redis://127.0.0.1 alice:$secret\@h;", 'more of a URL',
         qq(invalid parameter "***\@h" in "$d" directive));
+    bad("$d main redis://127.0.0.1 password=$secret;", 'a password',
+        qq(invalid parameter "password=***" in "$d" directive));
 
     for my $text (qw(cluster sentinel=m sentinel= ssl_ca=x ssl_certificate=x
                      ssl_certificate_key=x ssl_name=x ssl_verify=off))
@@ -248,6 +239,7 @@ subtest 'password files' => sub {
     write_file("$dir/long", $secret x 700);
     write_file("$dir/longest", 'x' x 4096 . "\n");
     write_file("$dir/one", 'x' x 4097);
+    write_file("$dir/lines", "$secret\n$secret\n");
     mkfifo("$dir/fifo", 0600) or die "mkfifo: $!";
     symlink('loop', "$dir/loop") or die "symlink: $!";
 
@@ -266,6 +258,7 @@ subtest 'password files' => sub {
         ["$dir/crlf",               undef, 'is empty'],
         ["$dir/long",               undef, 'is longer than 4096 bytes'],
         ["$dir/one",                undef, 'is longer than 4096 bytes'],
+        ["$dir/lines",              undef, 'has more than one line'],
     ) {
         my ($path, $shown, $reason) = @$case;
 
@@ -435,76 +428,40 @@ done_testing();
 sub bad {
     my ($text, $name, $message) = @_;
 
-    my $blame = write_conf($text);
+    my $blame = write_http($text);
 
-    is(test_conf(), "nginx: [emerg] $message in $conf:$blame\n"
-                    . "nginx: configuration file $conf test failed\n", $name);
+    is(listen_to(), refused($message, "$conf:$blame"), $name);
 }
 
 
 sub good {
     my ($text, $name) = @_;
 
-    write_conf($text);
+    write_http($text);
 
-    is(test_conf(), "nginx: the configuration file $conf syntax is ok\n"
-                    . "nginx: configuration file $conf test is successful\n",
-       $name);
+    is(listen_to(), passed(), $name);
 }
 
 
-# returns the number of the line that is to blame
-
-sub write_conf {
+sub write_http {
     my ($text) = @_;
 
-    my $before = "load_module $module;\npid $dir/nginx.pid; events {}\n"
-                 . "error_log $dir/debug.log debug;\n"
-                 . 'http { access_log off; '
-                 . join(' ', map { "${_}_temp_path $dir/$_;" }
-                             qw(client_body proxy fastcgi uwsgi scgi)) . "\n";
-    my $marked = ($text =~ /\A(.*)# here/s) ? $1 : $text;
-
-    write_file($conf, "$before$text\n}\n");
-
-    return 1 + ("$before$marked" =~ tr/\n//);
+    return write_conf("error_log $dir/debug.log debug;\nhttp { $settings",
+                      $text, '}');
 }
 
 
-sub write_file {
-    my ($path, $text) = @_;
+# what nginx says, and what it only logs, is kept
 
-    open(my $fh, '>', $path) or die "$path: $!";
-    print $fh $text;
-    close($fh) or die "$path: $!";
-}
-
-
-# all that nginx says, if its exit code agrees
-
-sub test_conf {
-    my $text = `'$nginx' -t -p '$dir' -e '$dir/error.log' -c '$conf' 2>&1`;
-    my $rc = $?;
-    my $failed = $text =~ /test failed$/m ? 1 : 0;
+sub listen_to {
+    my $text = test_conf();
 
     $said .= $text;
 
     for my $log ("$dir/error.log", "$dir/debug.log") {
-        $said .= slurp($log);
+        $said .= Gateway::slurp($log);
         unlink($log);
     }
 
-    return $text if $rc == $failed << 8;
-
-    return "${text}exit code $rc\n";
-}
-
-
-sub slurp {
-    my ($path) = @_;
-
-    open(my $fh, '<', $path) or return '';
-    local $/;
-
-    return scalar(<$fh>) // '';
+    return $text;
 }

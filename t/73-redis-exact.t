@@ -111,23 +111,7 @@ sub all_at_once {
         is(keys %{$tally->{workers}}, 2, 'by all workers');
     }
 
-    return add_up(@tallies);
-}
-
-
-sub add_up {
-    my (@tallies) = @_;
-
-    my %sum;
-
-    for my $tally (@tallies) {
-        for my $key (keys %{$tally->{keys}}) {
-            $sum{$key}{$_} += $tally->{keys}{$key}{$_}
-                for keys %{$tally->{keys}{$key}};
-        }
-    }
-
-    return \%sum;
+    return GatewayClient::add_up(@tallies);
 }
 
 
@@ -269,7 +253,7 @@ sub reloads {
         return $tally;
     } } @gateways;
 
-    my $keys = add_up(Together::run(undef, @all));
+    my $keys = GatewayClient::add_up(Together::run(undef, @all));
 
     for my $key ('reload 0', 'reload 1') {
         my $count = $keys->{$key};

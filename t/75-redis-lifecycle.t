@@ -29,6 +29,7 @@ my $clients = Clients->new($gateway->{port});
 
 subtest 'who leaves while waiting' => \&leave;
 subtest 'who leaves and does not count' => \&leave_uncounted;
+subtest 'what is done when somebody has left' => \&post_action;
 subtest 'a thousand keys' => \&thousand;
 subtest 'many that leave' => \&many_leave;
 subtest 'HTTP/2' => \&http2;
@@ -81,6 +82,10 @@ server {
     location /count { ratelimit zone=z count=401;
                       proxy_pass http://127.0.0.1:PORT/slow; }
     location /slow { limit_rate 100; root .; try_files /slow.txt =404; }
+
+    location /left { ratelimit zone=z count=401; post_action /post; }
+    location = /post { internal; proxy_pass http://127.0.0.1:PORT/late; }
+    location /late { limit_rate 100; root .; try_files /late.txt =404; }
 
     location /page { ratelimit zone=z; error_page 404 /again; }
     location /named { ratelimit zone=z; error_page 404 @again; }
@@ -170,6 +175,28 @@ sub leave_uncounted {
 
     Gateway::await(sub { left('uncounted') == 9 }, 'what is given back');
     pass('all but one');
+}
+
+
+# once, whatever Redis says meanwhile
+
+sub post_action {
+    write_file('late.txt', 'text ' x 50);
+    $scripted->play('hold');
+
+    my $client = $clients->send('GET /left?k=left');
+
+    asked(1);
+    Clients::leave($client);
+    sleep(0.3);
+    honest();
+    logged('/left?k=left', 1);
+
+    my $log = Gateway::slurp("$gateway->{dir}/logs/access.log");
+
+    is(join(' ', $log =~ m{^/late (\d+)}mg), 200, 'once, and to its end');
+    Gateway::await(sub { left('left') == 10 }, 'what is given back');
+    pass('who left is not counted');
 }
 
 

@@ -23,6 +23,8 @@ my $redis = RedisServer->start;
 
 subtest 'who asks twice delays nobody else' => \&asks_twice;
 subtest 'two servers have one time' => \&two_servers;
+subtest 'a slow server is not the fault of the next' => \&slow_first;
+subtest 'whom one refuses the other is not asked about' => \&one_refuses;
 subtest 'what is counted of Redis' => \&counted;
 subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
@@ -51,6 +53,87 @@ sub backend {
     my ($clients, $uri) = @_;
 
     return $clients->ask("GET $uri")->{field}{'x-backend'};
+}
+
+
+# the second one has a fifth of its time left, and needs two
+
+sub slow_first {
+    my %parts = (late => sub { return ['wait', 0.4], $_[1] },
+                 later => sub { return ['wait', 0.2], $_[1] });
+    my @scripted = map { ScriptedRedis->start(upstream => $redis,
+                                              parts => \%parts) } 1, 2;
+    my $gateway = gateway(<<"END", '/both' => <<'END2', '/two' => <<'END3');
+ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=2s;
+ratelimit_redis two redis://127.0.0.1:$scripted[1]{port} timeout=500ms;
+ratelimit_zone \$arg_k zone=one:1m rate=100r/d redis=one;
+ratelimit_zone \$arg_k zone=two:1m rate=100r/d redis=two;
+END
+ratelimit zone=one;
+ratelimit zone=two;
+END2
+ratelimit zone=two;
+END3
+    my $clients = Clients->new($gateway->{port});
+
+    is(backend($clients, '/both?k=slow'), 'redis', 'both are well');
+
+    $scripted[0]->play('late');
+    $scripted[1]->play('later');
+    backend($clients, '/both?k=slow') for 1 .. 6;
+
+    is(backend($clients, '/two?k=slow'), 'redis', 'it is still asked');
+    unlike($gateway->log, qr/"two" is not asked/, 'and was all the time');
+}
+
+
+# whichever of them it is; who insists is told of it
+
+sub one_refuses {
+    my @scripted = map { ScriptedRedis->start(upstream => $redis) } 1, 2;
+    my @locations = ('/first' => <<'END', '/second' => <<'END2');
+ratelimit zone=one name=first rate=2r/d;
+ratelimit zone=two name=first;
+END
+ratelimit zone=one name=second;
+ratelimit zone=two name=second rate=2r/d;
+END2
+    push @locations, '/insist' => <<'END', '/look' => <<'END2';
+ratelimit zone=one name=insist rejected=count;
+ratelimit zone=two name=second rate=2r/d;
+END
+ratelimit zone=one name=insist cost=0;
+END2
+    my $gateway = gateway(<<"END", @locations);
+ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=5s;
+ratelimit_redis two redis://127.0.0.1:$scripted[1]{port} timeout=5s;
+ratelimit_zone \$arg_k zone=one:1m rate=100r/d redis=one;
+ratelimit_zone \$arg_k zone=two:1m rate=100r/d redis=two;
+END
+    my $clients = Clients->new($gateway->{port});
+
+    for my $uri ('/first?k=k', '/second?k=k') {
+        my @answers = $clients->series((["GET $uri"]) x 4);
+
+        is(join(' ', map { $_->{status} } @answers), '200 200 429 429', $uri);
+        $_->play('honest') for @scripted;
+
+        @answers = $clients->series((["GET $uri"]) x 20);
+
+        is(scalar(grep { $_->{status} == 429 } @answers), 20, 'all refused');
+        is($answers[0]{field}{'x-ratelimit-limit'}, 2,
+           'by the one that refuses');
+        cmp_ok(scalar(grep { /^EVAL/ } map { $_->seen } @scripted), '<=', 3,
+               'at the cost of next to nothing');
+    }
+
+    $clients->ask('GET /insist?k=k') for 1 .. 3;
+    Gateway::await(sub {
+        my $look = $clients->ask('GET /look?k=k');
+
+        return $look->{field}{'x-ratelimit-remaining'} == 97;
+    }, 'who is to be told');
+    pass('who insists has counted');
 }
 
 
@@ -139,7 +222,7 @@ END
        '200 200 429 429 429', 'three ask, two are known');
 
     $scripted->play('silent');
-    Clients::await_answers(1, map { $clients->send("GET /?k=$_") } 1 .. 5);
+    Clients::await_answers(5, map { $clients->send("GET /?k=$_") } 1 .. 5);
 
     kill 'QUIT', $gateway->{pid};
     waitpid delete $gateway->{pid}, 0;

@@ -40,7 +40,7 @@ subtest 'one bucket' => \&one_bucket;
 subtest 'a user' => \&user;
 subtest 'settings of the server' => \&settings;
 subtest 'names' => \&names;
-subtest 'a refusal is remembered for a moment' => \&refusal;
+subtest 'a refusal is remembered' => \&refusal;
 subtest 'failures' => \&failures;
 subtest 'clock' => \&clock;
 subtest 'bytes per key' => \&bytes_per_key;
@@ -188,7 +188,7 @@ sub one_bucket {
 
     is(join(' ', $shell->output("counter 'ratelimit:{a}:key::86400w1' $format"
                                 . ' | cat')),
-       join(' ', $day, $day % 2 ? (0, 3) : (3, 0)), 'number and counters');
+       "$day 3 0", 'number and counters');
 }
 
 
@@ -334,13 +334,8 @@ sub refusal {
     is($redis->call('DEL', 'ratelimit:{a}:key::60w10'), 1, 'is reset');
     is($clients->ask(@request)->{status}, 429, 'and remembered');
 
-    my $until = time + 10;
-
-    while (time < $until && $clients->ask(@request)->{status} == 429) {
-        select(undef, undef, undef, 0.05);
-    }
-
-    is($clients->ask(@request)->{status}, 200, 'for a moment');
+    $gateway->reload($gateway->{http});
+    is($clients->ask(@request)->{status}, 200, 'until a reload');
 }
 
 

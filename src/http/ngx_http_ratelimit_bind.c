@@ -33,6 +33,8 @@ static ngx_int_t ngx_http_ratelimit_check_name(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_bind_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
+static ngx_uint_t ngx_http_ratelimit_gives_back(ngx_http_ratelimit_set_t *set,
+    ngx_http_ratelimit_limit_t *limit);
 
 
 ngx_http_ratelimit_zone_t *
@@ -267,7 +269,7 @@ ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         return NGX_ERROR;
     }
 
-    limit->use.lasting = (limit->outcomes == NULL);
+    limit->use.lasting = !ngx_http_ratelimit_gives_back(set, limit);
 
     return ngx_http_ratelimit_store_use(cf, &limit->use);
 }
@@ -423,4 +425,50 @@ ngx_http_ratelimit_bind_delay(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
                        "directive: %s", &limit->delay, reason);
 
     return NGX_ERROR;
+}
+
+
+/*
+ * Whether a charge may be given back: by its outcome, by who leaves a queue
+ * for a token, or because those refuse that are asked later.  Or by another
+ * plan, whose bucket fills faster.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_gives_back(ngx_http_ratelimit_set_t *set,
+    ngx_http_ratelimit_limit_t *limit)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_limit_t  *other;
+
+    if (limit->outcomes != NULL) {
+        return 1;
+    }
+
+    if (limit->rate.value != NULL
+        && (limit->use.zone->shape.algorithm == RATELIMIT_TOKEN_BUCKET
+            || limit->use.zone->shape.algorithm == RATELIMIT_LEAKY_BUCKET))
+    {
+        return 1;
+    }
+
+    other = set->limits.elts;
+
+    for (i = 0; i < set->limits.nelts; i++, other++) {
+
+        if (other->delay.len
+            && other->use.zone->shape.algorithm == RATELIMIT_TOKEN_BUCKET)
+        {
+            return 1;
+        }
+
+        if (other->stage > limit->stage
+            || (other->stage == limit->stage && other > limit
+                && other->use.zone->redis != limit->use.zone->redis))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }

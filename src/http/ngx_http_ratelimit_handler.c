@@ -17,6 +17,7 @@ static ngx_int_t ngx_http_ratelimit_run(ngx_http_request_t *r,
 static ngx_int_t ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t stage);
 static ngx_int_t ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_wait_handler(ngx_http_request_t *r);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
 static void ngx_http_ratelimit_unuse(ngx_http_ratelimit_ctx_t *ctx);
@@ -205,7 +206,7 @@ ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
     ctx->waiting = 1;
 
     return ngx_http_ratelimit_suspend(ctx->request,
-                                      ngx_http_request_empty_handler);
+                                      ngx_http_ratelimit_wait_handler);
 }
 
 
@@ -232,6 +233,20 @@ ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
+/* a request that has it waits for the store, and for nothing else */
+
+static void
+ngx_http_ratelimit_wait_handler(ngx_http_request_t *r)
+{
+    /* void */
+}
+
+
+/*
+ * Who leaves takes the request along, but for a "post_action": nginx goes
+ * on with it, and nobody needs the answer but those who count by outcome.
+ */
+
 static void
 ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 {
@@ -246,6 +261,16 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
     ngx_http_set_log_request(c->log, r);
 
     ctx->waiting = 0;
+
+    if (r->write_event_handler != ngx_http_ratelimit_wait_handler) {
+
+        if (rc == NGX_OK && q->allowed) {
+            ctx->charged = ctx->n;
+        }
+
+        return;
+    }
+
     ctx->answered = 1;
     ctx->rc = rc;
 

@@ -249,7 +249,7 @@ ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *path,
 }
 
 
-/* all but the newline at the end */
+/* one line, without its end */
 
 static const char *
 ngx_http_ratelimit_redis_read_fd(ngx_fd_t fd, ngx_str_t *text, ngx_err_t *err)
@@ -294,6 +294,10 @@ ngx_http_ratelimit_redis_read_fd(ngx_fd_t fd, ngx_str_t *text, ngx_err_t *err)
 
     if (text->len > NGX_HTTP_RATELIMIT_MAX_PASSWORD) {
         return "is longer than 4096 bytes";
+    }
+
+    if (ngx_strlchr(text->data, text->data + text->len, '\n') != NULL) {
+        return "has more than one line";
     }
 
     text->data[text->len] = '\0';

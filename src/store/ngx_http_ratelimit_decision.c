@@ -14,10 +14,14 @@ struct ngx_http_ratelimit_decision_s {
     ngx_http_ratelimit_query_t      part;     /* what one store is asked */
     ngx_uint_t                      first;    /* of the part in the whole */
     ngx_uint_t                      next;     /* to be asked */
+    ngx_uint_t                      known;    /* where one begins that refuses,
+                                                 as is known; or n */
 };
 
 
 static ngx_int_t ngx_http_ratelimit_decision_go(
+    ngx_http_ratelimit_decision_t *d);
+static ngx_uint_t ngx_http_ratelimit_decision_known(
     ngx_http_ratelimit_decision_t *d);
 static void ngx_http_ratelimit_decision_take(ngx_http_ratelimit_decision_t *d);
 static void ngx_http_ratelimit_decision_done(ngx_http_ratelimit_query_t *part,
@@ -44,6 +48,7 @@ ngx_http_ratelimit_decision(ngx_http_ratelimit_query_t *q)
 
     d->whole = q;
     d->next = 0;
+    d->known = q->n;
 
     q->decision = d;
     q->started = ngx_current_msec;
@@ -65,6 +70,12 @@ ngx_http_ratelimit_decision_go(ngx_http_ratelimit_decision_t *d)
         ngx_http_ratelimit_decision_take(d);
 
         zone = d->part.subjects[0].use->zone;
+
+        if (zone->redis && ngx_http_ratelimit_decision_known(d)) {
+            d->next = d->first;
+            return ngx_http_ratelimit_decision_stop(d, NGX_OK);
+        }
+
         rc = zone->store->check(&d->part);
 
         if (rc == NGX_AGAIN) {
@@ -83,6 +94,32 @@ ngx_http_ratelimit_decision_go(ngx_http_ratelimit_decision_t *d)
     d->whole->allowed = 1;
 
     return NGX_OK;
+}
+
+
+/*
+ * Whether one of those that are left is known to refuse: then none of them is
+ * asked, and none has to give back.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_decision_known(ngx_http_ratelimit_decision_t *d)
+{
+    ngx_uint_t                         n;
+    ngx_http_ratelimit_query_t         part;
+    const ngx_http_ratelimit_store_t  *store;
+
+    for (d->known = d->first; d->known < d->whole->n; d->known += n) {
+        n = ngx_http_ratelimit_decision_range(d->whole, d->known, &part);
+
+        store = part.subjects[0].use->zone->store;
+
+        if (store->known && store->known(&part)) {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
@@ -206,7 +243,7 @@ static ngx_int_t
 ngx_http_ratelimit_decision_stop(ngx_http_ratelimit_decision_t *d,
     ngx_int_t rc)
 {
-    ngx_uint_t                  i;
+    ngx_uint_t                  i, first;
     ngx_http_ratelimit_query_t  before, after, *q;
 
     q = d->whole;
@@ -224,7 +261,12 @@ ngx_http_ratelimit_decision_stop(ngx_http_ratelimit_decision_t *d,
     ngx_http_ratelimit_store_refund(&before);
 
     while (d->next < q->n) {
-        d->next += ngx_http_ratelimit_decision_range(q, d->next, &after);
+        first = d->next;
+        d->next += ngx_http_ratelimit_decision_range(q, first, &after);
+
+        if (first == d->known) {
+            continue;
+        }
 
         after.subjects[0].use->zone->store->settle(&after);
         ngx_http_ratelimit_decision_pass(&after);

@@ -4,8 +4,9 @@
  * and costs Redis next to nothing.
  *
  * What is remembered is a refusal of one limit to one key at one cost.  It is
- * believed for a second or two and then asked for again: charges may be given
- * back, and an operator may have removed the counter.
+ * believed until the time that Redis gave.  Where charges may be given back it
+ * is believed for a second or two, and then asked for again.  A reload forgets:
+ * an operator may have removed the counter.
  *
  * It stands in a table of fixed windows.  The window ends when Redis is to be
  * asked again; its count is what else is to be told: one more than the seconds
@@ -36,6 +37,7 @@
 /* whom a refusal is about, to be hashed */
 
 typedef struct {
+    uint64_t                        by;       /* of which configuration */
     ratelimit_hash_t                key;
     uint64_t                        limit;
     uint64_t                        period;
@@ -50,6 +52,9 @@ static ngx_int_t ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone,
     void *data);
 static ngx_uint_t ngx_http_ratelimit_denied_item(ratelimit_item_t *item,
     ratelimit_place_t *from, ngx_http_ratelimit_subject_t *subject,
+    ratelimit_clock_t *clock);
+static uint64_t ngx_http_ratelimit_denied_look(ratelimit_item_t *known,
+    ratelimit_rule_t *rule, ratelimit_place_t *place,
     ratelimit_clock_t *clock);
 static void ngx_http_ratelimit_denied_tell(ratelimit_item_t *item,
     uint64_t left, uint64_t count);
@@ -105,7 +110,10 @@ ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone, void *data)
     ratelimit_shape_t           shape;
     ngx_http_ratelimit_zone_t  *zone;
 
+    static uint64_t  configuration;
+
     zone = shm_zone->data;
+    zone->denied_by = ++configuration;
 
     if (data == NULL && !shm_zone->shm.exists) {
         ngx_http_ratelimit_shm_clear(shm_zone);
@@ -147,8 +155,9 @@ ngx_http_ratelimit_denied_init(ngx_shm_zone_t *shm_zone, void *data)
 ngx_uint_t
 ngx_http_ratelimit_denied(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t         i, denied;
-    ratelimit_clock_t  clock;
+    ngx_uint_t                   i, denied;
+    ratelimit_clock_t            clock;
+    ngx_http_ratelimit_redis_t  *redis;
 
     if (ngx_http_ratelimit_self == 0) {
         return 0;
@@ -170,6 +179,11 @@ ngx_http_ratelimit_denied(ngx_http_ratelimit_query_t *q)
     for (i = 0; i < q->n; i++) {
         denied += ngx_http_ratelimit_denied_item(&q->items[i], &q->places[i],
                                                  &q->subjects[i], &clock);
+    }
+
+    if (denied) {
+        redis = q->subjects[0].use->zone->redis;
+        ngx_atomic_fetch_add(&redis->shared->denied, 1);
     }
 
     return denied;
@@ -196,20 +210,13 @@ ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
     verdict->remaining = NGX_HTTP_RATELIMIT_UNASKED;
     verdict->allowed = 1;
 
-    if (!subject->use->lasting || item->cost == 0) {
+    if (item->cost == 0) {
         return 0;
     }
 
-    ngx_http_ratelimit_denied_prepare(&known, &rule,
-                                      NGX_HTTP_RATELIMIT_DENIED_MAX);
     ngx_http_ratelimit_denied_place(&place, item, from, subject);
 
-    known.cost = 0;
-
-    (void) ratelimit_table_check(&known, &place, 1, clock,
-                                 ngx_http_ratelimit_self);
-
-    count = NGX_HTTP_RATELIMIT_DENIED_MAX - known.verdict.remaining;
+    count = ngx_http_ratelimit_denied_look(&known, &rule, &place, clock);
 
     if (count == 0) {
         return 0;
@@ -218,6 +225,21 @@ ngx_http_ratelimit_denied_item(ratelimit_item_t *item, ratelimit_place_t *from,
     ngx_http_ratelimit_denied_tell(item, known.verdict.reset_after, count);
 
     return 1;
+}
+
+
+static uint64_t
+ngx_http_ratelimit_denied_look(ratelimit_item_t *known, ratelimit_rule_t *rule,
+    ratelimit_place_t *place, ratelimit_clock_t *clock)
+{
+    ngx_http_ratelimit_denied_prepare(known, rule,
+                                      NGX_HTTP_RATELIMIT_DENIED_MAX);
+    known->cost = 0;
+
+    (void) ratelimit_table_check(known, place, 1, clock,
+                                 ngx_http_ratelimit_self);
+
+    return NGX_HTTP_RATELIMIT_DENIED_MAX - known->verdict.remaining;
 }
 
 
@@ -259,9 +281,7 @@ ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q,
 
     for (i = 0; i < q->n; i++) {
 
-        if (!q->items[i].verdict.allowed && !q->items[i].insist
-            && q->subjects[i].use->lasting)
-        {
+        if (!q->items[i].verdict.allowed && !q->items[i].insist) {
             ngx_http_ratelimit_denied_remember_item(&q->items[i],
                                                     &q->places[i],
                                                     &q->subjects[i], &clock,
@@ -297,7 +317,12 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
 
     } else {
         retry++;
-        window = retry % 1000 + (retry < 2000 ? 0 : 1000);
+        window = retry - 1000;
+
+        if (window >= 2000 && !subject->use->lasting) {
+            window = retry % 1000 + 1000;
+        }
+
         beyond = (retry - window) / 1000;
     }
 
@@ -335,6 +360,38 @@ ngx_http_ratelimit_denied_remember_item(ratelimit_item_t *item,
 }
 
 
+/* what was charged is given back from here: who was refused for it may come */
+
+void
+ngx_http_ratelimit_denied_forget(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t         i;
+    ratelimit_item_t   known;
+    ratelimit_rule_t   rule;
+    ratelimit_clock_t  clock;
+    ratelimit_place_t  place;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    for (i = 0; i < q->n; i++) {
+        ngx_http_ratelimit_denied_place(&place, &q->items[i], &q->places[i],
+                                        &q->subjects[i]);
+
+        known.cost = ngx_http_ratelimit_denied_look(&known, &rule, &place,
+                                                    &clock);
+
+        if (known.cost) {
+            ratelimit_table_refund(&known, &place, 1, &clock,
+                                   ngx_http_ratelimit_self);
+        }
+    }
+}
+
+
 static void
 ngx_http_ratelimit_denied_prepare(ratelimit_item_t *known,
     ratelimit_rule_t *rule, uint64_t count)
@@ -362,6 +419,7 @@ ngx_http_ratelimit_denied_place(ratelimit_place_t *place,
 
     ngx_memzero(&whom, sizeof(ngx_http_ratelimit_denied_t));
 
+    whom.by = subject->use->zone->denied_by;
     whom.key = from->hash;
     whom.limit = item->rule->limit;
     whom.period = item->rule->period;

@@ -37,6 +37,7 @@ static void ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
+    ngx_http_ratelimit_denied,
     ngx_http_ratelimit_redis_check,
     ngx_http_ratelimit_redis_cancel,
     ngx_http_ratelimit_redis_refund,
@@ -52,12 +53,6 @@ ngx_http_ratelimit_redis_check(ngx_http_ratelimit_query_t *q)
     ngx_http_ratelimit_redis_t  *redis;
 
     redis = q->subjects[0].use->zone->redis;
-
-    if (ngx_http_ratelimit_denied(q)) {
-        ngx_atomic_fetch_add(&redis->shared->denied, 1);
-        q->allowed = 0;
-        return NGX_OK;
-    }
 
     /* another Redis may have been asked before: its time is taken off ours */
 
@@ -93,6 +88,7 @@ static void
 ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
 {
     ngx_http_ratelimit_twin_refund(q);
+    ngx_http_ratelimit_denied_forget(q);
 
     (void) ngx_http_ratelimit_redis_ask(q->subjects[0].use->zone->redis, q,
                                         RATELIMIT_SCRIPT_REFUND);
@@ -220,6 +216,7 @@ ngx_http_ratelimit_redis_await(ngx_http_ratelimit_redis_command_t *command)
 void
 ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
 {
+    ngx_uint_t                           hurried;
     ngx_queue_t                         *head;
     ngx_msec_int_t                       left;
     ngx_connection_t                    *dummy;
@@ -259,11 +256,19 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
         q = ngx_http_ratelimit_redis_leave(command);
         told = command->told;
 
+        /* another Redis took most of the time: this is not to be blamed */
+
+        hurried = (command->deadline - command->sent < redis->timeout / 2);
+
         ngx_atomic_fetch_add(&redis->shared->timeouts, 1);
 
         ngx_http_ratelimit_redis_reason(redis, "no answer in time", NULL, 0);
         ngx_http_ratelimit_redis_expire(command);
-        ngx_http_ratelimit_redis_failure(redis, told);
+
+        if (!hurried) {
+            ngx_http_ratelimit_redis_failure(redis, told);
+        }
+
         ngx_http_ratelimit_redis_finish(redis, q, NGX_ERROR, redis->timeout);
     }
 }

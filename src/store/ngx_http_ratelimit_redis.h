@@ -215,6 +215,7 @@ ngx_uint_t ngx_http_ratelimit_denied(ngx_http_ratelimit_query_t *q);
 /* remembers who was refused, at the earliest so long ago */
 void ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q,
     ngx_msec_t age);
+void ngx_http_ratelimit_denied_forget(ngx_http_ratelimit_query_t *q);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_ */

@@ -12,6 +12,8 @@ static ngx_http_ratelimit_redis_conn_t *ngx_http_ratelimit_redis_connect(
     ngx_http_ratelimit_redis_t *redis);
 static redisAsyncContext *ngx_http_ratelimit_redis_dial(
     ngx_http_ratelimit_redis_t *redis);
+static void ngx_http_ratelimit_redis_keepalive(
+    ngx_http_ratelimit_redis_t *redis, redisAsyncContext *context);
 static ngx_int_t ngx_http_ratelimit_redis_greet(
     ngx_http_ratelimit_redis_conn_t *conn);
 static ngx_int_t ngx_http_ratelimit_redis_say(
@@ -222,7 +224,34 @@ ngx_http_ratelimit_redis_dial(ngx_http_ratelimit_redis_t *redis)
         return NULL;
     }
 
+    ngx_http_ratelimit_redis_keepalive(redis, context);
+
     return context;
+}
+
+
+/* as often as the system says, so that no firewall forgets an idle one */
+
+static void
+ngx_http_ratelimit_redis_keepalive(ngx_http_ratelimit_redis_t *redis,
+    redisAsyncContext *context)
+{
+    int  on;
+
+    if (redis->path.len) {
+        return;
+    }
+
+    on = 1;
+
+    if (setsockopt(context->c.fd, SOL_SOCKET, SO_KEEPALIVE,
+                   (const void *) &on, sizeof(int))
+        == -1)
+    {
+        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, ngx_socket_errno,
+                      "setsockopt(SO_KEEPALIVE) for redis \"%V\" failed",
+                      &redis->name);
+    }
 }
 
 

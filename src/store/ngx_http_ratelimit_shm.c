@@ -33,6 +33,7 @@ static void ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
+    NULL,
     ngx_http_ratelimit_shm_check,
     ngx_http_ratelimit_shm_cancel,
     ngx_http_ratelimit_shm_refund,

@@ -43,7 +43,8 @@ typedef struct {
                                                  within it; NULL: none come */
     ngx_uint_t                      together; /* rules asked in one query */
     ngx_uint_t                      lasting;  /* a refusal holds as long as it
-                                                 says: no outcome gives back */
+                                                 says: nobody gives back; of
+                                                 one name all or none */
     ratelimit_hash_t                secret;   /* for hashing keys */
     ratelimit_sip_t                 start;    /* the same, ready */
     ngx_str_t                       suffix;   /* of the names of counters */
@@ -104,6 +105,8 @@ struct ngx_http_ratelimit_query_s {
 
 
 /*
+ * known   whether a limit is known to refuse before it is asked: then verdicts
+ *         are set; NULL if that never is
  * check   NGX_OK     decided: allowed and all verdicts are set, those of shared
  *                    memory as ratelimit_table_decide() does
  *         NGX_AGAIN  done will be called once, later, never from inside check
@@ -116,11 +119,12 @@ struct ngx_http_ratelimit_query_s {
  */
 
 typedef struct {
-    ngx_int_t  (*check)(ngx_http_ratelimit_query_t *q);
-    void       (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t give_back);
-    void       (*refund)(ngx_http_ratelimit_query_t *q);
-    void       (*settle)(ngx_http_ratelimit_query_t *q);
-    ngx_int_t  (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
+    ngx_uint_t  (*known)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*check)(ngx_http_ratelimit_query_t *q);
+    void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t give_back);
+    void        (*refund)(ngx_http_ratelimit_query_t *q);
+    void        (*settle)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
 } ngx_http_ratelimit_store_t;
 
 
@@ -153,6 +157,7 @@ struct ngx_http_ratelimit_zone_s {
     ratelimit_table_t              *table;
     ngx_shm_zone_t                 *denied_shm_zone;
     ratelimit_table_t              *denied;    /* of Redis: who is refused */
+    uint64_t                        denied_by; /* this configuration */
     ngx_http_ratelimit_zone_t      *former;    /* before the reload */
     ngx_pool_t                     *pool;
     ngx_str_t                       file;      /* where it was declared */

@@ -7,6 +7,11 @@
 #include "store/ngx_http_ratelimit_shm.h"
 
 
+static void ngx_http_ratelimit_zone_share(ngx_http_ratelimit_use_t *use);
+static ngx_uint_t ngx_http_ratelimit_zone_same_name(
+    ngx_http_ratelimit_use_t *one, ngx_http_ratelimit_use_t *two);
+static ngx_uint_t ngx_http_ratelimit_zone_same_pace(
+    ngx_http_ratelimit_use_t *one, ngx_http_ratelimit_use_t *two);
 static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone);
 
@@ -70,7 +75,73 @@ ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 
     *slot = use;
 
+    ngx_http_ratelimit_zone_share(use);
+
     return use->zone->store->use(cf, use);
+}
+
+
+/* refusals of all uses that have this one's counters last, or of none */
+
+static void
+ngx_http_ratelimit_zone_share(ngx_http_ratelimit_use_t *use)
+{
+    ngx_uint_t                  i, lasting;
+    ngx_http_ratelimit_use_t  **other;
+
+    other = use->zone->uses.elts;
+    lasting = 1;
+
+    for (i = 0; i < use->zone->uses.nelts; i++) {
+        if (ngx_http_ratelimit_zone_same_name(use, other[i])) {
+            lasting &= other[i]->lasting
+                       & ngx_http_ratelimit_zone_same_pace(use, other[i]);
+        }
+    }
+
+    for (i = 0; i < use->zone->uses.nelts; i++) {
+        if (ngx_http_ratelimit_zone_same_name(use, other[i])) {
+            other[i]->lasting = lasting;
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_zone_same_name(ngx_http_ratelimit_use_t *one,
+    ngx_http_ratelimit_use_t *two)
+{
+    return one->name.len == two->name.len
+           && ngx_strncmp(one->name.data, two->name.data, one->name.len) == 0;
+}
+
+
+/* a bucket that one of them finds fuller, as it drips faster, is so for all */
+
+static ngx_uint_t
+ngx_http_ratelimit_zone_same_pace(ngx_http_ratelimit_use_t *one,
+    ngx_http_ratelimit_use_t *two)
+{
+    ngx_uint_t  i, k;
+
+    if (one->zone->shape.algorithm != RATELIMIT_TOKEN_BUCKET
+        && one->zone->shape.algorithm != RATELIMIT_LEAKY_BUCKET)
+    {
+        return 1;
+    }
+
+    for (i = 0; i < one->nrules; i++) {
+        for (k = 0; k < two->nrules; k++) {
+
+            if (one->rules[i].period == two->rules[k].period
+                && one->rules[i].limit != two->rules[k].limit)
+            {
+                return 0;
+            }
+        }
+    }
+
+    return 1;
 }
 
 

@@ -6,7 +6,7 @@
  *
  *   1 byte each   algorithm, buckets, width, insist
  *   4 bytes       ring
- *   8 bytes each  cost, limit, period, capacity, ceiling, free, wait, stamp
+ *   8 bytes each  cost, limit, period, ceiling, capacity, free, wait, stamp
  *
  * A verdict, 8 bytes each: flags, remaining, reset_after, retry_after, delay,
  * excess, stamp.  The numbers of Lua are exact below 2^53: what is beyond is
@@ -33,22 +33,37 @@
 #define RATELIMIT_SCRIPT_REBASE   4
 #define RATELIMIT_SCRIPT_FLAGS    7
 
-#define RATELIMIT_SCRIPT_WINDOWS  (1 << RATELIMIT_FIXED_WINDOW                \
-                                   | 1 << RATELIMIT_SLIDING_WINDOW            \
-                                   | 1 << RATELIMIT_SLIDING_LOG)
 #define RATELIMIT_SCRIPT_BUCKETS  (1 << RATELIMIT_TOKEN_BUCKET                \
                                    | 1 << RATELIMIT_LEAKY_BUCKET)
 #define RATELIMIT_SCRIPT_DIVIDE   (1 << RATELIMIT_SLIDING_WINDOW              \
                                    | RATELIMIT_SCRIPT_BUCKETS)
 
 
+/* the sections of an algorithm, see prelude.lua */
+
 typedef struct {
-    unsigned                        algorithms;  /* 0 for all */
-    const char                     *text;
+    const char                     *number;
+    const char                     *functions;  /* may be NULL */
+    const char                     *load;
+    const char                     *look;
+    const char                     *charge;
+    const char                     *punish;
+    const char                     *refund;
+} ratelimit_script_sections_t;
+
+
+typedef struct {
+    char                           *text;
     size_t                          len;
-} ratelimit_script_piece_t;
+} ratelimit_script_text_t;
 
 
+static void ratelimit_script_one(ratelimit_script_text_t *script,
+    const ratelimit_script_sections_t *algorithm);
+static void ratelimit_script_limit(ratelimit_script_text_t *script,
+    const ratelimit_script_sections_t *algorithm);
+static void ratelimit_script_add(ratelimit_script_text_t *script,
+    const char *text);
 static unsigned char *ratelimit_script_put(unsigned char *p, uint64_t number);
 static unsigned char *ratelimit_script_write(unsigned char *p,
     uint64_t number);
@@ -57,57 +72,115 @@ static int ratelimit_script_sound(const ratelimit_rule_t *rule,
     const ratelimit_verdict_t *verdict, uint64_t flags);
 
 
-#define ratelimit_script_piece(algorithms, text)                              \
-    { algorithms, text, sizeof(text) - 1 }
+#define ratelimit_script_algorithm(name, functions, punish)                   \
+    { ratelimit_lua_##name, functions, ratelimit_lua_##name##_load,           \
+      ratelimit_lua_##name##_look, ratelimit_lua_##name##_charge,             \
+      ratelimit_lua_##name##_##punish, ratelimit_lua_##name##_refund }
 
 
-/* a piece may use those above it */
+/* by ratelimit_algorithm_e */
 
-static const ratelimit_script_piece_t  ratelimit_script_pieces[] = {
-    ratelimit_script_piece(0, ratelimit_lua_prelude),
-    ratelimit_script_piece(0, ratelimit_lua_clock),
-    ratelimit_script_piece(0, ratelimit_lua_write),
-    ratelimit_script_piece(RATELIMIT_SCRIPT_DIVIDE, ratelimit_lua_math),
-    ratelimit_script_piece(RATELIMIT_SCRIPT_WINDOWS, ratelimit_lua_window),
-    ratelimit_script_piece(RATELIMIT_SCRIPT_BUCKETS, ratelimit_lua_bucket),
-    ratelimit_script_piece(1 << RATELIMIT_FIXED_WINDOW,
-                           ratelimit_lua_fixed_window),
-    ratelimit_script_piece(1 << RATELIMIT_SLIDING_WINDOW,
-                           ratelimit_lua_sliding_window),
-    ratelimit_script_piece(1 << RATELIMIT_SLIDING_LOG,
-                           ratelimit_lua_sliding_log),
-    ratelimit_script_piece(1 << RATELIMIT_TOKEN_BUCKET,
-                           ratelimit_lua_token_bucket),
-    ratelimit_script_piece(1 << RATELIMIT_LEAKY_BUCKET,
-                           ratelimit_lua_leaky_bucket),
-    ratelimit_script_piece(0, ratelimit_lua_decide)
+static const ratelimit_script_sections_t  ratelimit_script_algorithms[] = {
+    ratelimit_script_algorithm(fixed_window, NULL, charge),
+    ratelimit_script_algorithm(sliding_window, NULL, charge),
+    ratelimit_script_algorithm(sliding_log,
+                               ratelimit_lua_sliding_log_functions, charge),
+    ratelimit_script_algorithm(token_bucket, NULL, punish),
+    ratelimit_script_algorithm(leaky_bucket, NULL, punish)
 };
 
 
 size_t
 ratelimit_script_text(unsigned algorithms, char *text)
 {
-    size_t                           i, n, len;
-    const ratelimit_script_piece_t  *piece;
+    unsigned                            i;
+    ratelimit_script_text_t             script;
+    const ratelimit_script_sections_t  *algorithm;
 
-    n = sizeof(ratelimit_script_pieces) / sizeof(ratelimit_script_piece_t);
-    len = 0;
+    script.text = text;
+    script.len = 0;
 
-    for (i = 0; i < n; i++) {
-        piece = &ratelimit_script_pieces[i];
+    ratelimit_script_add(&script, ratelimit_lua_prelude);
+    ratelimit_script_add(&script, ratelimit_lua_clock);
 
-        if (piece->algorithms && !(piece->algorithms & algorithms)) {
-            continue;
-        }
-
-        if (text != NULL) {
-            memcpy(text + len, piece->text, piece->len);
-        }
-
-        len += piece->len;
+    if (algorithms & RATELIMIT_SCRIPT_DIVIDE) {
+        ratelimit_script_add(&script, ratelimit_lua_math);
     }
 
-    return len;
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        algorithm = &ratelimit_script_algorithms[i];
+
+        if (algorithms & 1 << i) {
+            ratelimit_script_add(&script, algorithm->functions);
+        }
+
+        if (algorithms == 1U << i) {
+            ratelimit_script_one(&script, algorithm);
+        }
+    }
+
+    ratelimit_script_add(&script, ratelimit_lua_decide);
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        if (algorithms & 1 << i) {
+            ratelimit_script_limit(&script, &ratelimit_script_algorithms[i]);
+        }
+    }
+
+    ratelimit_script_add(&script, ratelimit_lua_decide_limits);
+
+    return script.len;
+}
+
+
+static void
+ratelimit_script_one(ratelimit_script_text_t *script,
+    const ratelimit_script_sections_t *algorithm)
+{
+    ratelimit_script_add(script, ratelimit_lua_one);
+    ratelimit_script_add(script, algorithm->load);
+    ratelimit_script_add(script, algorithm->look);
+    ratelimit_script_add(script, ratelimit_lua_one_looked);
+    ratelimit_script_add(script, algorithm->charge);
+    ratelimit_script_add(script, ratelimit_lua_one_charged);
+}
+
+
+static void
+ratelimit_script_limit(ratelimit_script_text_t *script,
+    const ratelimit_script_sections_t *algorithm)
+{
+    ratelimit_script_add(script, algorithm->number);
+    ratelimit_script_add(script, ratelimit_lua_limit);
+    ratelimit_script_add(script, algorithm->load);
+    ratelimit_script_add(script, algorithm->refund);
+    ratelimit_script_add(script, ratelimit_lua_limit_refunded);
+    ratelimit_script_add(script, algorithm->load);
+    ratelimit_script_add(script, algorithm->look);
+    ratelimit_script_add(script, ratelimit_lua_limit_looked);
+    ratelimit_script_add(script, algorithm->charge);
+    ratelimit_script_add(script, ratelimit_lua_limit_charged);
+    ratelimit_script_add(script, algorithm->punish);
+    ratelimit_script_add(script, ratelimit_lua_limit_punished);
+}
+
+
+static void
+ratelimit_script_add(ratelimit_script_text_t *script, const char *text)
+{
+    size_t  len;
+
+    if (text == NULL) {
+        return;
+    }
+
+    len = strlen(text);
+
+    if (script->text != NULL) {
+        memcpy(script->text + script->len, text, len);
+    }
+
+    script->len += len;
 }
 
 
@@ -134,8 +207,8 @@ ratelimit_script_argument(const ratelimit_item_t *item,
     p = ratelimit_script_put(p, item->cost);
     p = ratelimit_script_put(p, rule->limit);
     p = ratelimit_script_put(p, rule->period);
-    p = ratelimit_script_put(p, rule->capacity);
     p = ratelimit_script_put(p, rule->ceiling);
+    p = ratelimit_script_put(p, rule->capacity);
     p = ratelimit_script_put(p, rule->free);
     p = ratelimit_script_put(p, rule->wait);
 

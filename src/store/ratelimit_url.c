@@ -33,6 +33,7 @@ static const char *ratelimit_url_find(const char *p, const char *end,
     char ch);
 static const char *ratelimit_url_find_last(const char *p, const char *end,
     char ch);
+static int ratelimit_url_is_password(const char *name, const char *end);
 static int ratelimit_url_escapes(const ratelimit_url_part_t *part);
 static int ratelimit_url_host_char(char ch);
 static int ratelimit_url_hex(char ch);
@@ -286,7 +287,8 @@ ratelimit_url_parse_db(const char *p, const char *end, ratelimit_url_t *url)
 /*
  * All that stands before the last "@" may be a password.  Where there is none,
  * somebody may have forgotten it, so what follows a colon is shown only if it
- * can be a host's port.
+ * can be a host's port.  Nor is the value of a "password=" shown, though there
+ * is no such parameter.
  */
 
 void
@@ -298,6 +300,14 @@ ratelimit_url_secret(const char *text, size_t len,
     const char  *p, *end, *at, *slash;
 
     end = text + len;
+    p = ratelimit_url_find(text, end, '=');
+
+    if (p < end && ratelimit_url_is_password(text, p)) {
+        secret->data = p + 1;
+        secret->len = (size_t) (end - secret->data);
+        return;
+    }
+
     p = text;
 
     for (i = 0; i + 3 <= len; i++) {
@@ -392,6 +402,33 @@ ratelimit_url_find_last(const char *p, const char *end, char ch)
     }
 
     return end;
+}
+
+
+/* what stands before a "=": whether somebody took it for such a parameter */
+
+static int
+ratelimit_url_is_password(const char *name, const char *end)
+{
+    int          found;
+    const char  *p;
+
+    found = 0;
+
+    for (p = name; p < end; p++) {
+
+        if (!ratelimit_url_host_char(*p)) {
+            return 0;
+        }
+
+        if (end - p >= 4
+            && (memcmp(p, "pass", 4) == 0 || memcmp(p, "auth", 4) == 0))
+        {
+            found = 1;
+        }
+    }
+
+    return found;
 }
 
 

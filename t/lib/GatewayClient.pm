@@ -231,4 +231,22 @@ sub drop {
 }
 
 
+# what several runs got, by key and status
+
+sub add_up {
+    my (@tallies) = @_;
+
+    my %sum;
+
+    for my $tally (@tallies) {
+        for my $key (keys %{$tally->{keys}}) {
+            $sum{$key}{$_} += $tally->{keys}{$key}{$_}
+                for keys %{$tally->{keys}{$key}};
+        }
+    }
+
+    return \%sum;
+}
+
+
 1;

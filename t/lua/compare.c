@@ -90,6 +90,8 @@ static ratelimit_script_e compare_op(compare_world_t *w);
 static void compare_core(compare_world_t *w, ratelimit_script_e op);
 static void compare_ask(compare_world_t *w, ratelimit_script_e op);
 static void compare_ask_expires(compare_world_t *w, compare_asked_t *asked);
+static void compare_expires(const compare_asked_t *asked, size_t i,
+    const redisReply *reply);
 static void compare_read(void);
 static void compare_tell(const compare_asked_t *asked, size_t i,
     const char *what, uint64_t got, uint64_t want);
@@ -555,11 +557,36 @@ compare_verdict(compare_asked_t *asked, size_t i, const unsigned char *bytes)
 }
 
 
+/* in milliseconds, rounded up */
+
+static void
+compare_expires(const compare_asked_t *asked, size_t i,
+    const redisReply *reply)
+{
+    uint64_t  got, want;
+
+    if (asked->expires[i] == 0) {
+        return;
+    }
+
+    compare_expiries++;
+
+    got = (reply->type == REDIS_REPLY_STRING) ? strtoull(reply->str, NULL, 10)
+                                              : 0;
+    want = (asked->expires[i] + 999) / 1000;
+
+    if (ratelimit_min(got, FAKE_FAR / 1000)
+        != ratelimit_min(want, FAKE_FAR / 1000))
+    {
+        compare_tell(asked, i, "expires", got, want);
+    }
+}
+
+
 static void
 compare_read(void)
 {
     size_t            i;
-    uint64_t          got;
     unsigned          k;
     redisReply       *reply;
     compare_asked_t  *asked;
@@ -599,18 +626,7 @@ compare_read(void)
         reply = redis_answer();
 
         for (i = 0; i < asked->n; i++) {
-            if (asked->expires[i] == 0) {
-                continue;
-            }
-
-            compare_expiries++;
-
-            got = (reply->element[i]->type == REDIS_REPLY_STRING)
-                  ? strtoull(reply->element[i]->str, NULL, 10) : 0;
-
-            if (fake_near(got) != fake_near(asked->expires[i])) {
-                compare_tell(asked, i, "expires", got, asked->expires[i]);
-            }
+            compare_expires(asked, i, reply->element[i]);
         }
 
         freeReplyObject(reply);
@@ -681,7 +697,7 @@ compare_run(unsigned algorithm, unsigned steps)
 
     fake_load((algorithm == COMPARE_MIXED) ? (1 << RATELIMIT_ALGORITHMS) - 1
                                            : 1 << algorithm,
-              ratelimit_lua_decide, compare_sha);
+              NULL, compare_sha);
 
     compare_verdicts = 0;
     compare_refused = 0;

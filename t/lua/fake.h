@@ -1,7 +1,8 @@
 
 /*
  * The scripts with a clock that the caller sets: its two times are the last
- * arguments.  Nothing expires; when it would is kept beside each key.
+ * arguments.  Nothing expires; when it would, in milliseconds, is kept beside
+ * each key.
  *
  * MUTATE="text=>other" in the environment changes the scripts, which must not
  * go unnoticed.
@@ -22,105 +23,110 @@
 
 
 static const char  fake_clock[] =
-    "local now, wall = tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])\n";
-
-static const char  fake_write[] =
-    "local function save(key, state, expires)\n"
-    "    if state then\n"
-    "        call('SET', key, state)\n"
+    "local now, wall = tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])\n"
+    "local function call(...)\n"
+    "    local name, key, value, _, expires = ...\n"
+    "    if name == 'PEXPIREAT' then\n"
+    "        expires = value\n"
     "    end\n"
     "    if expires then\n"
-    "        call('SET', 'expires:' .. key, string.format('%.0f', expires))\n"
+    "        redis.call('SET', 'expires:' .. key, expires)\n"
     "    end\n"
+    "    if name == 'SET' then\n"
+    "        return redis.call('SET', key, value)\n"
+    "    end\n"
+    "    return name == 'PEXPIREAT' or redis.call(...)\n"
     "end\n";
 
 
-/* the pieces that lie between the clock and the last one, and who needs them */
+/* puts another text into all places of one; there must be some */
 
-static const struct {
-    unsigned                        algorithms;
-    const char                     *text;
-} fake_pieces[] = {
-    { 1 << RATELIMIT_SLIDING_WINDOW | 1 << RATELIMIT_TOKEN_BUCKET
-      | 1 << RATELIMIT_LEAKY_BUCKET, ratelimit_lua_math },
-    { 1 << RATELIMIT_FIXED_WINDOW | 1 << RATELIMIT_SLIDING_WINDOW
-      | 1 << RATELIMIT_SLIDING_LOG, ratelimit_lua_window },
-    { 1 << RATELIMIT_TOKEN_BUCKET | 1 << RATELIMIT_LEAKY_BUCKET,
-      ratelimit_lua_bucket },
-    { 1 << RATELIMIT_FIXED_WINDOW, ratelimit_lua_fixed_window },
-    { 1 << RATELIMIT_SLIDING_WINDOW, ratelimit_lua_sliding_window },
-    { 1 << RATELIMIT_SLIDING_LOG, ratelimit_lua_sliding_log },
-    { 1 << RATELIMIT_TOKEN_BUCKET, ratelimit_lua_token_bucket },
-    { 1 << RATELIMIT_LEAKY_BUCKET, ratelimit_lua_leaky_bucket }
-};
+static char *
+fake_replace(char *text, const char *from, const char *to)
+{
+    char    *place, *result;
+    size_t   n;
+
+    n = 0;
+
+    for (place = strstr(text, from); place != NULL;
+         place = strstr(place + 1, from))
+    {
+        n++;
+    }
+
+    if (n == 0) {
+        fprintf(stderr, "there is nothing to replace: \"%s\"\n", from);
+        exit(3);
+    }
+
+    result = calloc(1, strlen(text) + n * strlen(to) + 1);
+    if (result == NULL) {
+        abort();
+    }
+
+    for (;;) {
+        place = strstr(text, from);
+
+        if (place == NULL) {
+            return strcat(result, text);
+        }
+
+        strncat(result, text, place - text);
+        strcat(result, to);
+        text = place + strlen(from);
+    }
+}
 
 
-static void
+static char *
 fake_mutate(char *text)
 {
-    char        *from, *to, *place;
-    size_t       rest;
+    char        *from, *to;
     const char  *mutation;
 
     mutation = getenv("MUTATE");
     if (mutation == NULL) {
-        return;
+        return text;
     }
 
     from = strdup(mutation);
     to = strstr(from, "=>");
-    place = NULL;
 
-    if (to != NULL) {
-        *to = '\0';
-        to += 2;
-        place = strstr(text, from);
-    }
-
-    if (place == NULL) {
-        fprintf(stderr, "there is nothing to mutate: \"%s\"\n", mutation);
+    if (to == NULL) {
+        fprintf(stderr, "not a mutation: \"%s\"\n", mutation);
         exit(3);
     }
 
-    rest = strlen(place + strlen(from)) + 1;
-    memmove(place + strlen(to), place + strlen(from), rest);
-    memcpy(place, to, strlen(to));
+    *to = '\0';
 
-    free(from);
+    return fake_replace(text, from, to + 2);
 }
 
 
-/* loads these algorithms with a last piece */
+/* loads these algorithms, with another last piece unless it is NULL */
 
 static void
 fake_load(unsigned algorithms, const char *last, char *sha)
 {
-    char    *text;
-    size_t   i, n;
+    char  *text;
 
-    text = calloc(1, 1 << 17);
+    text = calloc(1, ratelimit_script_text(algorithms, NULL) + 1);
     if (text == NULL) {
         abort();
     }
 
-    strcat(text, ratelimit_lua_prelude);
-    strcat(text, fake_clock);
-    strcat(text, fake_write);
+    (void) ratelimit_script_text(algorithms, text);
 
-    n = sizeof(fake_pieces) / sizeof(fake_pieces[0]);
+    text = fake_replace(text, ratelimit_lua_clock, fake_clock);
 
-    for (i = 0; i < n; i++) {
-        if (fake_pieces[i].algorithms & algorithms) {
-            strcat(text, fake_pieces[i].text);
-        }
+    if (last != NULL) {
+        text = fake_replace(text, ratelimit_lua_decide_limits, last);
     }
 
-    strcat(text, last);
+    text = fake_mutate(text);
 
-    fake_mutate(text);
     redis_load(text, strlen(text), sha);
-
-    free(text);
 }
 
 

@@ -33,17 +33,12 @@ static size_t verbs_size(const ratelimit_shape_t *shape);
 
 
 static const char  verbs_script[] =
-    "local verb, key, argument = ARGV[1], KEYS[1], ARGV[2]\n"
-    "local number = string.byte(argument)\n"
-    "if verb == 'r' then\n"
-    "    refunds[number](key, argument)\n"
+    "local it = acts[string.byte(ARGV[2])](KEYS[1], ARGV[2])\n"
+    "if op == 'r' then\n"
     "    return 'OK'\n"
     "end\n"
-    "local it = looks[number](key, argument)\n"
-    "if verb == 'charge' or (verb == 'punish' and not it.punish) then\n"
-    "    it:charge(key, it.cost)\n"
-    "elseif verb == 'punish' then\n"
-    "    it:punish(key, it.cost)\n"
+    "if op ~= 'look' then\n"
+    "    it[op](it.cost)\n"
     "end\n"
     "return it.verdict\n";
 

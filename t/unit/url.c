@@ -232,6 +232,13 @@ static const url_shown_t  url_shown[] = {
     { "redis://[::1:secret", "redis://[::1:secret" },
     { "http://alice:secret@h/x", "http://***@h/x" },
     { "unix:alice:secret@h", "***@h" },
+    { "password=secret", "password=***" },
+    { "requirepass=se=cret@h", "requirepass=***" },
+    { "auth=alice:secret", "auth=***" },
+    { "password=", "password=" },
+    { "password", "password" },
+    { "alice:pass=secret@h", "***@h" },
+    { "timeout=5ms", "timeout=5ms" },
     { "", "" },
 };
 

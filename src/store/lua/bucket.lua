@@ -6,225 +6,185 @@
 --
 -- The exact level of a bucket is a fraction with the period as denominator: so
 -- many requests are used, and a part of one more.
-
-local function bucket_load(key)
-    local state = call('GET', key)
-
-    if state and #state == 12 then
-        return unpack('<I7I5', state)
-    end
-
-    return 0, 0
-end
-
--- Neither a limit nor what was admitted passes the first test; requests that
--- were counted although refused do, or a state of another rule: three times
--- 2^62 is the highest level that is told apart.
-
-local function bucket_bound(taken, limit, period, ceiling)
-    if taken > ceiling + 2 * limit then
-        local most = divide(6442450944, 2147483648, 0, period)
-
-        most = (most < 1099511627775) and most or 1099511627775
-        taken = (taken < most) and taken or most
-    end
-
-    return taken
-end
-
-local function bucket_write(it, key, since, taken)
-    local expires = since + divide_up(taken, it.period, 0, it.limit)
-
-    save(key, pack('<I7I5', since, taken),
-         (expires < 9007199254740991) and expires or 9007199254740991)
-end
-
-local function bucket_charge(it, key, cost)
-    local since, taken = it.since, it.taken
-
-    if it.used == 0 and it.part == 0 then
-
-        if cost == 0 then
-            return
-        end
-
-        since, taken = now, 0
-
-    elseif cost == 0 and not it.rebase and not it.folded then
-        return
-    end
-
-    bucket_write(it, key, since, bucket_bound(taken + cost, it.limit,
-                                              it.period, it.ceiling))
-end
-
--- What had dripped back since the last request is taken again, no more.
-
-local function bucket_punish(it, key, cost)
-    if cost == 0 or it.used >= it.ceiling then
-        return bucket_charge(it, key, 0)
-    end
-
-    bucket_write(it, key, now + it.lead, it.ceiling)
-end
-
+--
 -- A cost that finds no room is allowed and delayed if there will be room within
 -- so long a wait; what is free, if that is told, delays all others.  What is
 -- taken above so many requests is excess.
 
-local function bucket_look(key, argument, above, wait, free)
-    local cost, limit, period, capacity, ceiling = unpack('<I8I8I8I8I8',
-                                                          argument, 9)
-    local since, taken = bucket_load(key)
-    local used, part, lead = 0, 0, 0
-    local rebase, folded = false, false
+local cost, limit, period, ceiling, capacity = unpack('<I8I8I8I8I8', argument,
+                                                      9)
+local state = call('GET', key)
+local since, taken = 0, 0
 
-    if taken > 0 then
-        local elapsed = 0
+if state and #state == 12 then
+    since, taken = unpack('<I7I5', state)
+end
 
-        if since <= now then
-            elapsed = now - since
+--- look
 
-        elseif since - now <= skew then
-            lead = since - now
+local used, part, lead = 0, 0, 0
+local rebase, folded = false, false
+
+if taken > 0 then
+    local elapsed = 0
+
+    if since <= now then
+        elapsed = now - since
+
+    elseif since - now <= skew then
+        lead = since - now
+
+    else
+        -- the clock was set back: all that was taken was taken now
+        since = now
+        rebase = true
+    end
+
+    -- Whole periods, all but the last one, are settled: since moves forward,
+    -- what they returned is no longer taken.  A charge of the last period can
+    -- still be given back.
+
+    if elapsed >= 2 * period then
+        local periods = (elapsed - elapsed % period) / period - 1
+
+        if (taken - taken % limit) / limit <= periods then
+            taken, elapsed = 0, 0
 
         else
-            -- the clock was set back: all that was taken was taken now
-            since = now
-            rebase = true
-        end
-
-        -- Whole periods, all but the last one, are settled: since moves
-        -- forward, what they returned is no longer taken.  A charge of the
-        -- last period can still be given back.
-
-        if elapsed >= 2 * period then
-            local periods = (elapsed - elapsed % period) / period - 1
-
-            if (taken - taken % limit) / limit <= periods then
-                taken, elapsed = 0, 0
-
-            else
-                taken = taken - periods * limit
-                since = since + periods * period
-                elapsed = elapsed - periods * period
-                folded = true
-            end
-        end
-
-        taken = bucket_bound(taken, limit, period, ceiling)
-
-        local returned, rest = divide(elapsed, limit, 0, period)
-
-        used = taken - returned
-
-        if rest > 0 then
-            used, part = used - 1, period - rest
-        end
-
-        if used < 0 then
-            used, part = 0, 0
+            taken = taken - periods * limit
+            since = since + periods * period
+            elapsed = elapsed - periods * period
+            folded = true
         end
     end
 
-    -- the time until the bucket is whole, and with the cost
+    --- include bucket_bound
 
-    local whole = lead + divide_up(used, period, part, limit)
-    local allowed, delay, retry = true, 0, 0
-    local after, counted, reset = used + cost, used, whole
+    local returned, rest = divide(elapsed, limit, 0, period)
 
-    if cost > ceiling then
-        allowed, retry = false, period
+    used = taken - returned
 
-    elseif cost > 0 and (after > ceiling or (after == ceiling and part > 0))
-    then
-        delay = lead + divide_up(after - ceiling, period, part, limit)
-
-        if delay > wait then
-            allowed, delay, retry = false, 0, delay - wait
-        end
+    if rest > 0 then
+        used, part = used - 1, period - rest
     end
-
-    local flags = allowed and 1 or 0
-
-    if allowed and cost > 0 then
-        counted = after
-        reset = lead + divide_up(after, period, part, limit)
-
-        if free and free < ceiling
-           and (after > free + 1 or (after == free + 1 and part > 0))
-        then
-            delay = lead + divide_up(after - free - 1, period, part, limit)
-        end
-    end
-
-    local excess = 0
-
-    above = above or capacity
-
-    if after >= above then
-        excess = (after - above) * 1000
-
-        if part > 0 then
-            excess = excess + divide(part, 1000, 0, period)
-        end
-    end
-
-    -- a request that has not returned altogether is a used one
-
-    counted = (part > 0) and counted + 1 or counted
-
-    -- who waits for a token of a hard limit does not go above it
-
-    if allowed and counted > capacity
-       and (free or delay == 0 or ceiling > capacity)
-    then
-        flags = 3
-    end
-
-    local most = 9007199254740991
-    local stamp = now + whole
-
-    return {
-        allowed = allowed, rebase = rebase, charge = bucket_charge,
-        punish = bucket_punish, cost = cost, limit = limit, period = period,
-        ceiling = ceiling, since = since, taken = taken, used = used,
-        part = part, lead = lead, folded = folded,
-        verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
-                       (capacity > counted) and capacity - counted or 0,
-                       (reset < most) and reset or most,
-                       (retry < most) and retry or most,
-                       (delay < most) and delay or most,
-                       (excess < most) and excess or most,
-                       (stamp < most) and stamp or most)
-    }
 end
+
+if used < 0 or (used == 0 and part == 0) then
+    used, part, since, taken, folded = 0, 0, now, 0, false
+end
+
+-- the time until the bucket is whole, and with the cost
+
+local whole = lead + divide_up(used, period, part, limit)
+local allowed, delay, retry = true, 0, 0
+local after, counted, reset = used + cost, used, whole
+
+if cost > ceiling then
+    allowed, retry = false, period
+
+elseif cost > 0 and (after > ceiling or (after == ceiling and part > 0)) then
+    delay = lead + divide_up(after - ceiling, period, part, limit)
+
+    if delay > wait then
+        allowed, delay, retry = false, 0, delay - wait
+    end
+end
+
+local flags = allowed and 1 or 0
+
+if allowed and cost > 0 then
+    counted = after
+    reset = lead + divide_up(after, period, part, limit)
+
+    if free and free < ceiling
+       and (after > free + 1 or (after == free + 1 and part > 0))
+    then
+        delay = lead + divide_up(after - free - 1, period, part, limit)
+    end
+end
+
+local excess = 0
+
+above = above or capacity
+
+if after >= above then
+    excess = (after - above) * 1000
+
+    if part > 0 then
+        excess = excess + divide(part, 1000, 0, period)
+    end
+end
+
+-- a request that has not returned altogether is a used one
+
+counted = (part > 0) and counted + 1 or counted
+
+-- who waits for a token of a hard limit does not go above it
+
+if allowed and counted > capacity
+   and (free or delay == 0 or ceiling > capacity)
+then
+    flags = 3
+end
+
+local most = 9007199254740991
+local stamp = now + whole
+
+local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
+                     (capacity > counted) and capacity - counted or 0,
+                     (reset < most) and reset or most,
+                     (retry < most) and retry or most,
+                     (delay < most) and delay or most,
+                     (excess < most) and excess or most,
+                     (stamp < most) and stamp or most)
+
+--- charge
+
+if cost > 0 or rebase or folded then
+    local taken = taken + cost
+
+    --- include bucket_bound
+    --- include bucket_write
+end
+
+--- punish
+
+-- What had dripped back since the last request is taken again, no more.
+
+if cost > 0 and used < ceiling then
+    since, taken, folded = now + lead, ceiling, true
+end
+
+if rebase or folded then
+
+    --- include bucket_write
+end
+
+--- refund
 
 -- What has dripped back meanwhile would have been lost had the charge not been
 -- there: all that dripped after the bucket would have been whole, which is
 -- what the stamp says.  That much is not given back a second time.
 
-local bucket_refund = (op == 'r') and function(key, argument)
-    local cost, limit, period, _, ceiling = unpack('<I8I8I8I8I8', argument, 9)
-    local stamp = unpack('<I8', argument, 65)
-    local since, taken = bucket_load(key)
+local stamp = unpack('<I8', argument, 65)
 
-    if taken == 0 or since > stamp then
-        return
-    end
-
-    if taken <= cost then
-        call('DEL', key)
-        return
-    end
-
-    if now > stamp then
-        local most = (cost < ceiling) and cost or ceiling
-        local lost = divide_up(most, period, 0, limit)
-
-        lost = (lost < now - stamp) and lost or now - stamp
-        since = (since + lost < now) and since + lost or now
-    end
-
-    bucket_write({ period = period, limit = limit }, key, since, taken - cost)
+if taken == 0 or since > stamp then
+    return
 end
+
+if taken <= cost then
+    call('DEL', key)
+    return
+end
+
+if now > stamp then
+    local most = (cost < ceiling) and cost or ceiling
+    local lost = divide_up(most, period, 0, limit)
+
+    lost = (lost < now - stamp) and lost or now - stamp
+    since = (since + lost < now) and since + lost or now
+end
+
+taken = taken - cost
+
+--- include bucket_write

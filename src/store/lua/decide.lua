@@ -7,42 +7,31 @@
 --
 -- Returns the verdicts, see ratelimit_script.c.
 
+local acts = {}
+
+--- limits
+
 local byte = string.byte
 local n = #KEYS
 
+local function act(i)
+    local argument = ARGV[i + 1]
+
+    return acts[byte(argument)](KEYS[i], argument)
+end
+
 if op == 'r' then
     for i = 1, n do
-        local argument = ARGV[i + 1]
-
-        refunds[byte(argument)](KEYS[i], argument)
+        act(i)
     end
 
     return redis.status_reply('OK')
 end
 
-if op == 'c' and n == 1 then
-    local it = looks[byte(ARGV[2])](KEYS[1], ARGV[2])
-
-    if it.allowed then
-        it:charge(KEYS[1], it.cost)
-        return it.verdict
-    end
-
-    if not it.rebase and byte(ARGV[2], 4) == 0 then
-        return it.verdict
-    end
-end
-
-local function look(i)
-    local argument = ARGV[i + 1]
-
-    return looks[byte(argument)](KEYS[i], argument)
-end
-
 local items, verdicts, allowed = {}, {}, (op == 'c')
 
 for i = 1, n do
-    local it = look(i)
+    local it = act(i)
 
     items[i] = it
     verdicts[i] = it.verdict
@@ -54,7 +43,7 @@ end
 local function current(i)
     for j = 1, i - 1 do
         if KEYS[j] == KEYS[i] then
-            return look(i)
+            return act(i)
         end
     end
 
@@ -62,37 +51,31 @@ local function current(i)
 end
 
 for i = 1, n do
-    local it, cost = items[i], items[i].cost
+    local it = items[i]
 
     if allowed then
-        current(i):charge(KEYS[i], cost)
+        current(i).charge(it.cost)
 
     elseif byte(ARGV[i + 1], 4) == 1 then
 
         -- a refused request is counted only where somebody insists
 
         if it.allowed then
-            current(i):charge(KEYS[i], cost)
+            current(i).charge(it.cost)
 
         else
-            local now = current(i)
-
-            if now.punish then
-                now:punish(KEYS[i], cost)
-            else
-                now:charge(KEYS[i], cost)
-            end
+            current(i).punish(it.cost)
 
             -- who was refused waits for this one, too
 
-            verdicts[i] = look(i).verdict
+            verdicts[i] = act(i).verdict
         end
 
     elseif it.rebase then
 
         -- what the clock left in the future must not stay there
 
-        current(i):charge(KEYS[i], 0)
+        current(i).charge(0)
     end
 end
 

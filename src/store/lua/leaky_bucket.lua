@@ -2,8 +2,10 @@
 -- as many more as the burst allows, which are delayed so that they leave at
 -- the rate, except for the first few that are free.
 
-looks[4] = function(key, argument)
-    return bucket_look(key, argument, 1, 0, (unpack('<I8', argument, 49)))
-end
+local number = 4
 
-refunds[4] = bucket_refund
+--- load
+
+local above, wait, free = 1, 0, unpack('<I8', argument, 49)
+
+--- include bucket

@@ -1,18 +1,22 @@
 -- What all scripts begin with.  All times are microseconds, all numbers are
 -- integers below 2^53.
 --
--- An algorithm, by its number, has two functions, which are called with the key
--- of a state and an argument, see ratelimit_script.c:
+-- Redis runs a script from its first line on for each call, and makes anew all
+-- functions and tables on the way.  So an algorithm is not written as functions
+-- but as sections, which are put into a script where they are needed, and find
+-- the key of a state and an argument, see ratelimit_script.c, in the variables
+-- key and argument:
 --
---   looks    reads the state and tells what would happen to the request:
---            allowed, rebase and the verdict; with what charge needs, which
---            counts a cost, whatever look said; and punish, if a cost that was
---            refused is counted otherwise
---   refunds  gives back what was charged; these are there only if they are
---            needed, since Redis makes all functions anew for each call
+--   functions  what the others need, if they need any
+--   load       reads the state
+--   look       tells what would happen to the request: allowed, rebase, cost
+--              and the verdict
+--   charge     counts a cost, whatever look said
+--   punish     counts a cost that was refused, if that is not the same
+--   refund     gives back, after load, what was charged
 
+local op = ARGV[1]
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
-local op, looks, refunds = ARGV[1], {}, {}
 
 -- a state that lies further in the future means that the clock was set back
 

@@ -13,6 +13,10 @@
 -- The ring grows as it is needed, up to the number that the argument says; a
 -- long one is read and written in pieces.
 
+local number = 2
+
+--- functions
+
 local rep, sub, format = string.rep, string.sub, string.format
 
 local function sliding_log_load(key, argument)
@@ -49,8 +53,8 @@ local function sliding_log_load(key, argument)
     local tick = (period < 549755813888) and 1 or 1000
 
     return {
-        allowed = true, rebase = false, verdict = '', charge = false,
-        key = key, ring = ring, cost = cost, period = period, tick = tick,
+        rebase = false, key = key, ring = ring, cost = cost, period = period,
+        tick = tick,
         state = (ring <= 1024) and state, places = places, time = time,
         head = head, n = (n < ring) and n or ring,
         lossy = lossy and n < ring, base = (time - time % tick) / tick
@@ -157,8 +161,11 @@ local function sliding_log_rewrite(it, times, added, expires)
         need = places
     end
 
-    save(it.key, sliding_log_head(it, need % places, need) .. times .. added
-                 .. rep('\0', (places - need) * 5), expires)
+    local key = it.key
+    local state = sliding_log_head(it, need % places, need) .. times .. added
+                  .. rep('\0', (places - need) * 5)
+
+    --- include write
 end
 
 -- the clock was set back: all times move with it
@@ -241,94 +248,95 @@ local function sliding_log_charge(it, key, cost)
 
     call('SETRANGE', key, '0',
          sliding_log_head(it, (head + cost) % places, (n < ring) and n or ring))
-    save(key, nil, time + period)
+    call('PEXPIREAT', key, format('%d', (time + period + 999) / 1000))
 end
 
-looks[2] = function(key, argument)
-    local it = sliding_log_load(key, argument)
-    local cost, limit, period, _, ceiling = unpack('<I8I8I8I8I8', argument, 9)
-    local time, tick = it.time, it.tick
-    local used, reset, retry = 0, 0, 0
+--- load
 
-    it.charge = sliding_log_charge
+local it = sliding_log_load(key, argument)
 
-    if time - now > skew then
-        time = sliding_log_round(now, tick)
-        it.time = time
-        it.rebase = true
-    end
+--- look
 
-    -- times that lie so far before the reference have left the period
+local cost, limit, period, ceiling = unpack('<I8I8I8I8', argument, 9)
+local time, tick = it.time, it.tick
+local used, reset, retry = 0, 0, 0
 
-    local span = time + period - now
-
-    if it.n > 0 and span > 0 then
-        used = sliding_log_younger(it, sliding_log_round(span, tick) / tick)
-    end
-
-    local stamp = sliding_log_round((time > now) and time or now, tick)
-    local allowed, flags, remaining, excess = admit(used, cost, limit, ceiling)
-
-    if allowed and cost > 0 then
-        reset = stamp + period - now
-
-    elseif used > 0 then
-        reset = span - sliding_log_age(it, 1) * tick
-    end
-
-    if not allowed then
-        retry = period
-
-        -- the one that has to leave
-
-        if cost <= ceiling then
-            retry = span - sliding_log_age(it, ceiling - cost + 1) * tick
-        end
-    end
-
-    it.allowed = allowed
-    it.verdict = pack('<I8I8I8I8I8I8I8', it.rebase and flags + 4 or flags,
-                      remaining, (reset > 0) and reset or 0,
-                      (retry > 0 or allowed) and retry or 1, 0, excess, stamp)
-
-    return it
+if time - now > skew then
+    time = sliding_log_round(now, tick)
+    it.time = time
+    it.rebase = true
 end
 
-if op == 'r' then
-    refunds[2] = function(key, argument)
-        local it = sliding_log_load(key, argument)
-        local stamp = sliding_log_round((unpack('<I8', argument, 65)), it.tick)
-        local age = (it.base - stamp / it.tick) % 1099511627776
-        local later = sliding_log_younger(it, age)
-        local found = 0
+-- times that lie so far before the reference have left the period
 
-        while found < it.cost and later + found < it.n
-              and sliding_log_age(it, later + found + 1) == age
-        do
-            found = found + 1
-        end
+local span = time + period - now
 
-        if found == 0 then
-            return
-        end
+if it.n > 0 and span > 0 then
+    used = sliding_log_younger(it, sliding_log_round(span, tick) / tick)
+end
 
-        local times = sliding_log_slice(it, it.n, later + found + 1)
-                      .. sliding_log_slice(it, later, 1)
+local stamp = sliding_log_round((time > now) and time or now, tick)
 
-        if times == '' and not it.lossy then
-            call('DEL', key)
-            return
-        end
+--- include window
 
-        -- in the place of all that were overwritten: one that counts no more
+if allowed and cost > 0 then
+    reset = stamp + period - now
 
-        if times == '' then
-            times = pack('<I5', it.base - 549755813887)
-        end
+elseif used > 0 then
+    reset = span - sliding_log_age(it, 1) * tick
+end
 
-        local n = #times / 5
+if not allowed then
+    retry = period
 
-        save(key, sliding_log_head(it, n % it.places, n) .. times
-                  .. rep('\0', (it.places - n) * 5))
+    -- the one that has to leave
+
+    if cost <= ceiling then
+        retry = span - sliding_log_age(it, ceiling - cost + 1) * tick
     end
 end
+
+local rebase = it.rebase
+local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
+                     remaining, (reset > 0) and reset or 0,
+                     (retry > 0 or allowed) and retry or 1, 0, excess, stamp)
+
+--- charge
+
+sliding_log_charge(it, key, cost)
+
+--- refund
+
+local stamp = sliding_log_round((unpack('<I8', argument, 65)), it.tick)
+local age = (it.base - stamp / it.tick) % 1099511627776
+local later = sliding_log_younger(it, age)
+local found = 0
+
+while found < it.cost and later + found < it.n
+      and sliding_log_age(it, later + found + 1) == age
+do
+    found = found + 1
+end
+
+if found == 0 then
+    return
+end
+
+local times = sliding_log_slice(it, it.n, later + found + 1)
+              .. sliding_log_slice(it, later, 1)
+
+if times == '' and not it.lossy then
+    call('DEL', key)
+    return
+end
+
+-- in the place of all that were overwritten: one that counts no more
+
+if times == '' then
+    times = pack('<I5', it.base - 549755813887)
+end
+
+local n = #times / 5
+
+call('SET', key, sliding_log_head(it, n % it.places, n) .. times
+                 .. rep('\0', (it.places - n) * 5), 'KEEPTTL')

@@ -4,294 +4,244 @@
 --
 --   5 bytes  index of the newest sub-window, modulo 2^40; with buckets=1 there
 --            are 4 bytes, modulo 2^32
---   5 bytes  sum of all counters, not with buckets=1
---   then     buckets + 1 counters of 2 or 4 bytes; that of sub-window i stands
---            at i modulo (buckets + 1)
+--   5 bytes  sum of the counters in the ring, not with buckets=1
+--   then     counters of 2 or 4 bytes: that of the newest sub-window, which is
+--            all that changes as long as it is the newest; then the ring of
+--            those before it, where that of sub-window i stands at i modulo
+--            buckets
 --
 -- Positions inside of a sub-window are measured in units of 1 us / buckets, so
 -- a sub-window has period units.
 
-local kinds = { [2] = '<I2', [4] = '<I4' }
-local most = { [2] = 65535, [4] = 4294967295 }
+local number = 1
 
--- index of the sub-window of a time, and the units since its start
+--- load
 
-local function sliding_window_at(time, period, buckets)
-    local past = time % period
-    local units = past * buckets
-    local elapsed = units % period
+local buckets, width, _, cost, limit, period, ceiling
+    = unpack('<BBI5I8I8I8I8', argument, 2)
 
-    return (time - past) / period * buckets + (units - elapsed) / period,
-           elapsed
-end
+-- index of the current sub-window, and the units since its start
 
--- an index of which only the low bits are known is near to another one
+local past = now % period
+local units = past * buckets
+local elapsed = units % period
+local index = (now - past) / period * buckets + (units - elapsed) / period
 
-local function sliding_window_near(index, low, ring)
-    local range = (ring == 2) and 4294967296 or 1099511627776
-    local behind = (index - low) % range
+local start = (buckets == 1) and 4 or 10
+local ring = start + width
+local kind = (width == 2) and '<I2' or '<I4'
 
-    return index - ((behind < range / 2) and behind or behind - range)
-end
+local state = call('GET', key)
+local same = state and #state == ring + buckets * width
+local newest, sum, count = index, 0, 0
 
--- the newest index, if the current one is that; the sum; and the state
+if state and not same then
 
-local function sliding_window_load(key, ring, width, index)
-    local state = call('GET', key)
-    local length = state and #state - ((ring == 2) and 4 or 10)
+    if #state == start + (buckets + 1) * (6 - width) then
 
-    if length == ring * width then
-        local low, one, other
-
-        if ring > 2 then
-            low, one = unpack('<I5I5', state)
-            return sliding_window_near(index, low, ring), one, state
-        end
-
-        low, one, other = unpack((width == 2) and '<I4I2I2' or '<I4I4I4',
-                                 state)
-        return sliding_window_near(index, low, ring), one + other, state
-    end
-
-    if length == ring * (6 - width) then
         -- counters of another width, of a rule that was changed
 
-        local low = unpack((ring == 2) and '<I4' or '<I5', state)
-        local start, total = (ring == 2) and 4 or 10, 0
-        local counts = { unpack('<' .. string.rep((width == 2) and 'I4' or 'I2',
-                                                  ring), state, start + 1) }
-        for i = 1, ring do
-            local count = (counts[i] < most[width]) and counts[i]
-                                                    or most[width]
-            counts[i] = pack(kinds[width], count)
-            total = total + count
+        local most = (width == 2) and 65535 or 4294967295
+        local counts = { unpack(string.rep((width == 2) and '<I4' or '<I2',
+                                           buckets + 1), state, start + 1) }
+        for i = 1, buckets + 1 do
+            counts[i] = (counts[i] < most) and counts[i] or most
+            sum = (i > 1) and sum + counts[i] or 0
+            counts[i] = pack(kind, counts[i])
         end
 
-        return sliding_window_near(index, low, ring), total,
-               string.sub(state, 1, start)
-               .. table.concat(counts, '', 1, ring)
-    end
+        state = ((buckets == 1) and string.sub(state, 1, 4)
+                                or string.sub(state, 1, 5) .. pack('<I5', sum))
+                .. table.concat(counts, '', 1, buckets + 1)
 
-    return 0, 0, string.rep('\0', ((ring == 2) and 4 or 10) + ring * width)
+    else
+        state = false
+    end
 end
 
-local function sliding_window_get(state, ring, width, place)
-    return (unpack(kinds[width], state,
-                   ((ring == 2) and 5 or 11) + place * width))
+if state then
+    local low, range = 0, 1099511627776
+
+    if buckets > 1 then
+        low, sum, count = unpack((width == 2) and '<I5I5I2' or '<I5I5I4',
+                                 state)
+    else
+        low, count, sum = unpack((width == 2) and '<I4I2I2' or '<I4I4I4',
+                                 state)
+        range = 4294967296
+    end
+
+    -- an index of which only the low bits are known is near to the current one
+
+    local behind = (index - low) % range
+
+    newest = index - ((behind < range / 2) and behind or behind - range)
 end
 
--- the state with a count at a place, and zeros at so many before it
+--- look
 
-local function sliding_window_put(it, index, total, place, count, zeros)
-    local rep, sub = string.rep, string.sub
-    local state, width, ring = it.state, it.width, it.ring
-    local start = (ring == 2) and 5 or 11
-    local first = place - zeros
-    local rest = start + (place + 1) * width
-    local head = (ring == 2) and pack('<I4', index)
-                              or pack('<I5I5', index, total)
+-- unless it is still the same, the state becomes that of the current sub-window,
+-- without what stands before the ring
 
-    count = pack(kinds[width], count)
+local ahead, rebase = -elapsed, false
 
-    if first >= 0 then
-        return head .. sub(state, start, start - 1 + first * width)
-               .. rep('\0', zeros * width) .. count .. sub(state, rest)
-    end
+if newest > index then
+    local later = (newest - index) * period - elapsed
 
-    return head .. rep('\0', place * width) .. count
-           .. sub(state, rest, start - 1 + (first + ring) * width)
-           .. rep('\0', -first * width)
-end
-
-local function sliding_window_charge(it, key, cost)
-    local width, place, gap, ring = it.width, it.place, it.gap, it.ring
-    local before = 0
-
-    if it.rebase then
-
-        -- each counter moves to where it belongs by the current index
-
-        local counts = {}
-
-        place = it.index % ring
-
-        for i = 0, ring - 1 do
-            counts[(place - i) % ring + 1]
-                = pack(kinds[width],
-                       sliding_window_get(it.state, ring, width,
-                                          (it.place - i) % ring))
-        end
-
-        it.state = string.sub(it.state, 1, (ring == 2) and 4 or 10)
-                   .. table.concat(counts)
-
-    elseif cost == 0 then
-        return
-    end
-
-    if gap == 0 then
-        before = sliding_window_get(it.state, ring, width, place)
-    end
-
-    local count = before + cost
-
-    if count > most[width] then
-        count = most[width]
-    end
-
-    local state = sliding_window_put(it, it.index, it.total - before + count,
-                                     place, count, (gap > 0) and gap - 1 or 0)
-
-    -- in the same sub-window it lasts as long as before
-
-    local same = (gap == 0 and it.total > 0 and not it.rebase)
-
-    save(key, state, not same and now + it.lasts)
-end
-
--- units as a time, rounded up
-
-local function sliding_window_time(units, buckets)
-    local part = units % buckets
-
-    return (units - part) / buckets + ((part > 0) and 1 or 0)
-end
-
--- how long the newest request that counts still does, and when there is no more
--- used than room: looks into the sub-windows to come, in each of which the
--- share of the oldest one falls steadily
-
-local function sliding_window_wait(it, ahead, period, room)
-    local ring, gap, place = it.ring, it.gap, it.place
-    local counts = { unpack('<' .. string.rep((it.width == 2) and 'I2' or 'I4',
-                                              ring), it.state,
-                            (ring == 2) and 5 or 11) }
-    local full, old = it.total - it.old, it.old
-    local units, distance, reset = ahead, ring - 1, 0
-
-    for back = gap, ring - 1 do
-        if counts[(place - back) % ring + 1] > 0 then
-            reset = sliding_window_time(ahead + (ring - back) * period,
-                                        ring - 1)
-            break
-        end
-    end
-
-    if it.allowed then
-        return reset, 0
-    end
-
-    if room < 0 then
-        return reset, period
-    end
-
-    while full > room and distance > 0 do
-        distance = distance - 1
-        units = units + period
-        old = 0
-
-        if distance >= gap then
-            old = counts[(place - distance) % ring + 1]
-            full = full - old
-        end
-    end
-
-    room = (room > full) and room - full or 0
-
-    if old > room then
-        units = units + period - divide(room, period, 0, old)
-    end
-
-    return reset, sliding_window_time(units, ring - 1)
-end
-
-looks[1] = function(key, argument)
-    local _, buckets, width, cost, limit, period, ceiling
-
-    _, buckets, width, _, _, cost, limit, period, _, ceiling
-        = unpack('<BBBBI4I8I8I8I8I8', argument)
-
-    local ring = buckets + 1
-    local index, elapsed = sliding_window_at(now, period, buckets)
-    local newest, total, state = sliding_window_load(key, ring, width, index)
-
-    local ahead, gap, old, rebase = -elapsed, 0, 0, false
-
-    if newest <= index then
-        gap = (index - newest < ring) and index - newest or ring
-        newest = index
-
-    elseif newest <= sliding_window_at(now + skew, period, buckets) then
-        ahead = (newest - index) * period - elapsed
-        index, elapsed = newest, 0
+    if later <= skew * buckets then
+        ahead, index, elapsed = later, newest, 0
 
     else
         -- the clock was set back: what is newest there becomes current
-        rebase = true
+
+        local turn = ring + (newest - index) % buckets * width
+
+        state = string.sub(state, turn + 1)
+                .. string.sub(state, ring + 1, turn)
+        same, rebase, ring = false, true, 0
     end
 
-    local place = newest % ring
+elseif not state or index - newest > buckets then
+    state = string.rep('\0', buckets * width)
+    same, ring, sum, count = false, 0, 0, 0
 
-    -- the counters of the sub-windows entered meanwhile are stale
+elseif newest < index then
 
-    if gap == ring then
-        total = 0
+    -- the newest goes to the ring, where others have left meanwhile
+
+    local sub, rep = string.sub, string.rep
+    local gap, place = index - newest, newest % buckets
+    local at, over = ring + place * width, place + gap - buckets
+
+    for i = place, place + gap - 1 do
+        sum = sum - unpack(kind, state, ring + i % buckets * width + 1)
+    end
+
+    if over <= 0 then
+        state = sub(state, ring + 1, at) .. pack(kind, count)
+                .. rep('\0', (gap - 1) * width)
+                .. sub(state, at + gap * width + 1)
+    else
+        state = rep('\0', over * width)
+                .. sub(state, ring + over * width + 1, at)
+                .. pack(kind, count) .. rep('\0', (gap - over - 1) * width)
+    end
+
+    same, ring, sum, count = false, 0, sum + count, 0
+end
+
+local old = unpack(kind, state, ring + index % buckets * width + 1)
+
+sum = (sum > old) and sum or old
+
+local used = count + sum
+
+if old > 0 and elapsed > 0 then
+    local share, rest = divide(old, period - elapsed, 0, period)
+
+    used = used - old + ((rest > 0) and share + 1 or share)
+end
+
+--- include window
+
+local lasts = ahead + (buckets + 1) * period + buckets - 1
+
+lasts = (lasts - lasts % buckets) / buckets
+
+local reset, retry = lasts, 0
+
+if not allowed or cost == 0 then
+    local counts = { unpack(string.rep(kind, buckets), state, ring + 1) }
+    local back = 0
+
+    -- how long the newest request that counts still does
+
+    if count == 0 then
+        repeat
+            back = back + 1
+        until back > buckets or counts[(index - back) % buckets + 1] > 0
+    end
+
+    reset = (back <= buckets) and ahead + (buckets + 1 - back) * period
+                                  + buckets - 1 or 0
+    reset = (reset - reset % buckets) / buckets
+
+    if cost > ceiling then
+        retry = period
+
+    elseif not allowed then
+
+        -- when there is no more used than room: looks into the sub-windows to
+        -- come, in each of which the share of the oldest one falls steadily
+
+        local room, full = ceiling - cost, count + sum - old
+        local wait, back = ahead, buckets
+
+        while full > room and back > 0 do
+            back = back - 1
+            wait = wait + period
+            old = (back > 0) and counts[(index - back) % buckets + 1] or count
+            full = full - old
+        end
+
+        room = (room > full) and room - full or 0
+
+        if old > room then
+            wait = wait + period - divide(room, period, 0, old)
+        end
+
+        wait = wait + buckets - 1
+        retry = (wait - wait % buckets) / buckets
+    end
+end
+
+local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
+                     remaining, reset, retry, 0, excess, index)
+
+--- charge
+
+if cost > 0 or rebase then
+    local most = (width == 2) and 65535 or 4294967295
+    local more = count + cost
+
+    more = (more < most) and more or most
+
+    if same then
+        -- in the same sub-window it lasts as long as before
+        call('SETRANGE', key, (buckets == 1) and '4' or '10', pack(kind, more))
 
     else
-        for i = place - gap + 1, place do
-            total = total - sliding_window_get(state, ring, width, i % ring)
-        end
+        local expires = now + lasts
+        local state = ((buckets == 1) and pack('<I4', index)
+                                      or pack('<I5I5', index, sum))
+                      .. pack(kind, more) .. string.sub(state, ring + 1)
 
-        old = sliding_window_get(state, ring, width, (place + 1) % ring)
-        total = (total > old) and total or old
-    end
-
-    local used = total
-
-    if old > 0 and elapsed > 0 then
-        used = total - old + divide_up(old, period - elapsed, 0, period)
-    end
-
-    local allowed, flags, remaining, excess = admit(used, cost, limit, ceiling)
-    local reset, retry = sliding_window_time(ahead + ring * period, buckets), 0
-
-    local it = {
-        allowed = allowed, rebase = rebase, charge = sliding_window_charge,
-        cost = cost, ring = ring, width = width, state = state, index = index,
-        place = place, gap = gap, total = total, old = old, lasts = reset,
-        verdict = ''
-    }
-
-    if not allowed or cost == 0 then
-        reset, retry = sliding_window_wait(it, ahead, period, ceiling - cost)
-    end
-
-    it.verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
-                      remaining, reset, retry, 0, excess, index)
-
-    return it
-end
-
-if op == 'r' then
-    refunds[1] = function(key, argument)
-        local _, buckets, width, cost, __, period
-            = unpack('<BBBxxxxxI8I8I8', argument)
-        local stamp = unpack('<I8', argument, 65)
-        local ring = buckets + 1
-        local index, total, state
-            = sliding_window_load(key, ring, width,
-                                  (sliding_window_at(now, period, buckets)))
-
-        if total == 0 or stamp > index or index - stamp > buckets then
-            return
-        end
-
-        local place = stamp % ring
-        local before = sliding_window_get(state, ring, width, place)
-        local count = (before > cost) and before - cost or 0
-        local it = { state = state, ring = ring, width = width }
-
-        save(key, sliding_window_put(it, index, total - before + count, place,
-                                     count, 0))
+        --- include write
     end
 end
+
+--- refund
+
+local stamp = unpack('<I8', argument, 65)
+
+if not state or stamp > newest or newest - stamp > buckets then
+    return
+end
+
+if stamp == newest then
+    count = (count > cost) and count - cost or 0
+
+else
+    local place = ring + stamp % buckets * width
+    local before = unpack(kind, state, place + 1)
+    local left = (before > cost) and before - cost or 0
+
+    sum = (sum > before) and sum - before + left or left
+    state = string.sub(state, 1, place) .. pack(kind, left)
+            .. string.sub(state, place + width + 1)
+end
+
+call('SET', key, ((buckets == 1) and pack('<I4', newest)
+                                 or pack('<I5I5', newest, sum))
+                 .. pack(kind, count) .. string.sub(state, ring + 1),
+     'KEEPTTL')

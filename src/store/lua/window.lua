@@ -1,20 +1,13 @@
 -- The part of a verdict that all windows share: used requests are counted
--- against the limit, and admitted up to the ceiling.  Returns allowed, the
--- flags, remaining and excess.
+-- against the limit, and admitted up to the ceiling.
 
-local function admit(used, cost, limit, ceiling)
-    local after = used + cost
+local after = used + cost
+local allowed, flags, remaining, excess = true, 1, limit - after, 0
 
-    if after <= limit and after <= ceiling then
-        return true, 1, limit - after, 0
-    end
-
-    local allowed = (cost == 0 or after <= ceiling)
-    local counted = allowed and after or used
-    local excess = (after > limit) and (after - limit) * 1000 or 0
-
-    return allowed,
-           (not allowed) and 0 or (excess > 0) and 3 or 1,
-           (limit > counted) and limit - counted or 0,
-           excess
+if after > limit or after > ceiling then
+    allowed = (cost == 0 or after <= ceiling)
+    excess = (after > limit) and (after - limit) * 1000 or 0
+    flags = (not allowed) and 0 or (excess > 0) and 3 or 1
+    remaining = allowed and remaining or limit - used
+    remaining = (remaining > 0) and remaining or 0
 end
