@@ -13,7 +13,7 @@
 #define RATELIMIT_UNKNOWN  -1
 
 
-static ratelimit_inline int ratelimit_table_run(ratelimit_item_t *items,
+static int ratelimit_table_run(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, ratelimit_party_t *party);
 static ratelimit_inline int ratelimit_table_one_key(
     const ratelimit_place_t *places, size_t n);
@@ -76,7 +76,7 @@ ratelimit_table_decide_any(ratelimit_item_t *items, ratelimit_place_t *places,
 }
 
 
-static ratelimit_inline int
+static int
 ratelimit_table_run(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, ratelimit_party_t *party)
 {
@@ -126,8 +126,6 @@ ratelimit_table_check_key(ratelimit_item_t *items, ratelimit_place_t *places,
     table = places[0].table;
     number = ratelimit_slot_segment(table, &places[0].hash);
     segment = &table->segments[number];
-
-#pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         ratelimit_slot_aim(table, &places[i], number, items[i].rule->period);
@@ -225,8 +223,6 @@ ratelimit_table_peek(ratelimit_place_t *places, size_t n, int *known)
     *known = 0;
     found = 1;
 
-#pragma GCC unroll 2
-
     for (i = 0; i < n; i++) {
         place = &places[i];
 
@@ -312,8 +308,6 @@ ratelimit_table_look(ratelimit_item_t *items,
 
     allowed = 1;
 
-#pragma GCC unroll 2
-
     for (i = 0; i < n; i++) {
         item = &items[i];
         place = &places[i];
@@ -380,8 +374,6 @@ ratelimit_table_finish(ratelimit_item_t *items,
     int allowed)
 {
     size_t  i;
-
-#pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         if (allowed) {
