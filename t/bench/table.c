@@ -63,6 +63,7 @@ typedef struct {
 static uint64_t table_clock(void);
 static int table_touch_line(table_store_t *s, uint64_t hash);
 static int table_decide(table_store_t *s, uint64_t number, uint64_t now);
+static ratelimit_rule_t table_rule(unsigned i, table_load_e load);
 static void table_open(unsigned i, uint64_t keys, table_load_e load);
 static void table_close(unsigned i);
 static void table_touch(void);
@@ -81,11 +82,15 @@ static const struct {
     ratelimit_algorithm_e   algorithm;
     uint32_t                buckets;
     size_t                  bytes;         /* of a key */
+    uint64_t                most;          /* that so many bytes count */
+    uint64_t                period;        /* too short for so many */
 } table_kinds[] = {
-    { "touch", RATELIMIT_ALGORITHMS, 0, TABLE_LINE },
-    { "tree", RATELIMIT_ALGORITHMS, 0, RBTREE_NODE },
-    { "fixed_window", RATELIMIT_FIXED_WINDOW, 0, 24 },
-    { "sliding_window", RATELIMIT_SLIDING_WINDOW, 10, 72 }
+    { "touch", RATELIMIT_ALGORITHMS, 0, TABLE_LINE, 0, 0 },
+    { "tree", RATELIMIT_ALGORITHMS, 0, RBTREE_NODE, 0, 0 },
+    { "fixed_window", RATELIMIT_FIXED_WINDOW, 0, 24, 16000000,
+      RATELIMIT_SECOND / 10 },
+    { "sliding_window", RATELIMIT_SLIDING_WINDOW, 10, 72, 60000,
+      RATELIMIT_SECOND / 1000 }
 };
 
 #define TABLE_STORES  (sizeof(table_kinds) / sizeof(table_kinds[0]))
@@ -158,6 +163,31 @@ table_decide(table_store_t *s, uint64_t number, uint64_t now)
 }
 
 
+/*
+ * A rule that refuses all, or nothing.  With a higher limit the same algorithm
+ * needs larger states, and the keys would not find room.
+ */
+
+static ratelimit_rule_t
+table_rule(unsigned i, table_load_e load)
+{
+    ratelimit_rule_t  rule;
+
+    if (load == TABLE_REFUSED) {
+        return fleet_rule(1, 86400);
+    }
+
+    if (load == TABLE_UNIFORM) {
+        return fleet_rule(60000, 60);
+    }
+
+    rule = fleet_rule(table_kinds[i].most, 1);
+    rule.period = table_kinds[i].period;
+
+    return rule;
+}
+
+
 /* a store of its own for each structure, with keys in it if they are many */
 
 static void
@@ -188,8 +218,7 @@ table_open(unsigned i, uint64_t keys, table_load_e load)
 
     } else {
         f->n = 1;
-        f->rules[0] = (load == TABLE_REFUSED) ? fleet_rule(1, 86400)
-                                              : fleet_rule(60000000, 1);
+        f->rules[0] = table_rule(i, load);
 
         fleet_open(f, keys * table_kinds[i].bytes + (1 << 20),
                    table_kinds[i].algorithm, table_kinds[i].buckets);
@@ -207,6 +236,12 @@ table_open(unsigned i, uint64_t keys, table_load_e load)
 
     (void) table_decide(s, 0, now);
     (void) table_decide(s, 0, now);
+
+    if (s->fleet.n && ratelimit_table_evicted(&f->table) > keys / 10000) {
+        fprintf(stderr, "%s: too small for %llu keys\n", s->name,
+                (unsigned long long) keys);
+        exit(2);
+    }
 }
 
 
