@@ -17,8 +17,14 @@
 #define RATELIMIT_LIFELINE_BITS  10
 #define RATELIMIT_TAKEN_MASK     ((1u << (32 - RATELIMIT_LIFELINE_BITS)) - 1)
 
-/* spins before a waiting process gives the processor away */
-#define RATELIMIT_SPINS          256
+/*
+ * Who waits does not look at the lock all the time: as long as its line is in
+ * the holder's cache he can use it again and again, at no cost.
+ */
+#define RATELIMIT_PAUSES         48
+
+/* looks at the lock before a waiting process gives the processor away */
+#define RATELIMIT_SPINS          8
 
 /* yields before it asks whether the holder lives */
 #define RATELIMIT_YIELDS         16
@@ -156,6 +162,21 @@ ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t who)
 
 
 void
+ratelimit_lock_yield(void)
+{
+    unsigned  i;
+
+    for (i = 0; i < RATELIMIT_PAUSES; i++) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#else
+        __asm__ volatile ("" ::: "memory");
+#endif
+    }
+}
+
+
+void
 ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines)
 {
@@ -164,13 +185,11 @@ ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
     for (yields = 1; /* void */ ; yields++) {
 
         for (spins = 0; spins < RATELIMIT_SPINS; spins++) {
+            ratelimit_lock_yield();
+
             if (ratelimit_trylock(lock, me)) {
                 return;
             }
-
-#if defined(__x86_64__)
-            __builtin_ia32_pause();
-#endif
         }
 
         if (yields < RATELIMIT_PATIENCE) {

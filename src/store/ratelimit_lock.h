@@ -43,6 +43,9 @@ uint32_t ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines);
 int ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t who);
 
 
+/* lets somebody who uses the lock go on, for a microsecond or so */
+void ratelimit_lock_yield(void);
+
 /* takes a lock that somebody holds, now or when he is gone */
 void ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines);
@@ -109,6 +112,7 @@ ratelimit_lock_unchanged(ratelimit_lock_t *lock, uint64_t ticket, uint32_t me)
     if (!__atomic_compare_exchange_n(lock, &ticket, ticket | me, 0,
                                      __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
     {
+        ratelimit_lock_yield();
         return 0;
     }
 
