@@ -69,12 +69,8 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
                                  &party.clock, items[i].verdict.stamp,
                                  items[i].cost);
 
-        if (table->nblocks == 0) {
+        if (table->small) {
             ratelimit_slot_pack(table->shape.algorithm, places[i].slot, state);
-
-        } else if (ratelimit_slot_notes(table)) {
-            ratelimit_slot_note(places[i].slot, places[i].slot->word,
-                                state[0]);
         }
     }
 

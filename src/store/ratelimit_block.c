@@ -2,7 +2,7 @@
 /*
  * Blocks for states that are too large for a slot.  All slots of a table share
  * them, so that they can be filled to the last one.  A block belongs to the
- * slot that its owner names if that slot names the block; otherwise, whatever
+ * slot that is its owner if that slot names the block; otherwise, whatever
  * a dead process left there, it is free.
  */
 
@@ -46,22 +46,12 @@ static int ratelimit_block_holds(const ratelimit_party_t *party,
 void
 ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number)
 {
-    size_t              size;
-    ratelimit_state_t  *state;
+    size_t  size;
 
-    state = ratelimit_block(table, number)->state;
     size = table->shape.algorithm == RATELIMIT_SLIDING_LOG
-           ? 2 * sizeof(ratelimit_state_t)
-           : table->block_size - offsetof(ratelimit_block_t, state);
+           ? 2 * sizeof(ratelimit_state_t) : table->block_size;
 
-    /* a size that the compiler knows needs no call: that of the default */
-
-    if (size == RATELIMIT_KEPT * sizeof(ratelimit_state_t)) {
-        memset(state, 0, RATELIMIT_KEPT * sizeof(ratelimit_state_t));
-
-    } else {
-        memset(state, 0, size);
-    }
+    memset(ratelimit_block(table, number), 0, size);
 }
 
 
@@ -123,12 +113,9 @@ static int
 ratelimit_block_claim(ratelimit_table_t *table, uint32_t number,
     uint32_t owner, uint32_t former)
 {
-    ratelimit_block_t  *block;
-
-    block = ratelimit_block(table, number);
-
-    return __atomic_compare_exchange_n(&block->owner, &former, owner, 0,
-                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return __atomic_compare_exchange_n(&table->owners[number - 1], &former,
+                                       owner, 0, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_RELAXED);
 }
 
 
@@ -144,11 +131,9 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
     int                   held, taken;
     uint32_t              former;
     ratelimit_slot_t     *slot;
-    ratelimit_block_t    *block;
     ratelimit_segment_t  *segment;
 
-    block = ratelimit_block(table, number);
-    former = __atomic_load_n(&block->owner, __ATOMIC_ACQUIRE);
+    former = __atomic_load_n(&table->owners[number - 1], __ATOMIC_ACQUIRE);
 
     if (former == 0) {
         return ratelimit_block_claim(table, number, owner, 0);
@@ -165,11 +150,9 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
 
     taken = 0;
 
-    if (block->owner == former) {
+    if (table->owners[number - 1] == former) {
 
-        if (slot->id == 0
-            || (slot->word & RATELIMIT_BLOCK_MASK) != number)
-        {
+        if (slot->id == 0 || *ratelimit_slot_word(slot) != number) {
             taken = ratelimit_block_claim(table, number, owner, former);
 
         } else {
@@ -195,14 +178,11 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
 {
     int                   worth;
     uint64_t              next;
-    ratelimit_block_t    *block;
     ratelimit_segment_t  *segment;
 
     if (ratelimit_slot_in_use(party, slot)) {
         return 0;
     }
-
-    block = ratelimit_block(table, number);
 
     if (!ratelimit_slot_expired(table, slot, party->clock.now)) {
 
@@ -224,7 +204,8 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
 
     __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
 
-    return ratelimit_block_claim(table, number, owner, block->owner);
+    return ratelimit_block_claim(table, number, owner,
+                                 table->owners[number - 1]);
 }
 
 

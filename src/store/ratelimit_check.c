@@ -395,11 +395,6 @@ ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
         return;
     }
 
-    if (ratelimit_slot_notes(place->active)) {
-        ratelimit_slot_note(place->slot, place->slot->word,
-                            item->verdict.stamp);
-    }
-
     place->active->algorithm->commit(item->shape, item->rule, item->state,
                                      &party->clock, item->cost,
                                      &item->verdict);
@@ -421,12 +416,6 @@ ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
     asked = item->cost;
 
     if (item->verdict.rebase || item->insist) {
-
-        if (ratelimit_slot_notes(place->active)) {
-            ratelimit_slot_note(place->slot, place->slot->word,
-                                item->verdict.stamp);
-        }
-
         ratelimit_settle(item, &party->clock);
         ratelimit_table_commit(item, place, party, refused);
 
@@ -445,7 +434,7 @@ static ratelimit_inline void
 ratelimit_table_commit(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party, uint64_t refused)
 {
-    if (place->active->nblocks == 0) {
+    if (place->active->small) {
         ratelimit_slot_pack(place->active->shape.algorithm, place->slot,
                             item->state);
     }

@@ -3,10 +3,10 @@
  * What stands where in a table's memory.  For the files of the table only.
  *
  * A slot's id is 54 bits of fingerprint, 4 of class, one that tells that its
- * key is being refused, and 5 of the epoch in which it was used last.  Its word
- * is a small state (ratelimit_small.h), or the number of the block that holds a
- * larger one, 30 bits, which the number of a sliding_window's newest sub-window
- * stands before: so it is seen without the block that it has run out.
+ * key is being refused, and 5 of the epoch in which it was used last.  The ids
+ * of a bucket are a cache line.  In the lines behind it each slot has a state,
+ * small (ratelimit_small.h) or of a few words, or else the number of the block
+ * that holds a larger one.
  */
 
 
@@ -18,7 +18,8 @@
 #include "store/ratelimit_table.h"
 
 
-#define RATELIMIT_WAYS               8       /* slots of a bucket */
+#define RATELIMIT_LINE               64
+#define RATELIMIT_WAYS               (RATELIMIT_LINE / sizeof(ratelimit_slot_t))
 #define RATELIMIT_CLASSES            16
 
 #define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x3ff)
@@ -30,9 +31,6 @@
 
 /* places to remember what was told, and when */
 #define RATELIMIT_TOLD               512
-
-#define RATELIMIT_BLOCK_BITS         30
-#define RATELIMIT_BLOCK_MASK         ((1ULL << RATELIMIT_BLOCK_BITS) - 1)
 
 
 typedef struct {
@@ -78,27 +76,41 @@ struct ratelimit_segment_s {
 };
 
 
-typedef struct {
-    uint32_t                        owner;    /* number of its slot + 1 */
-    uint32_t                        spare;
-    ratelimit_state_t               state[1];
-} ratelimit_block_t;
+/* the number is that of the block + 1: 0 and numbers too large give NULL */
 
-
-/* by a word; the number is that of the block + 1, if it is 0 there is none */
-
-static ratelimit_inline ratelimit_block_t *
-ratelimit_block(const ratelimit_table_t *table, uint64_t word)
+static inline ratelimit_state_t *
+ratelimit_block(const ratelimit_table_t *table, uint64_t number)
 {
-    uint64_t  n;
-
-    n = (word & RATELIMIT_BLOCK_MASK) - 1;
-
-    if (n >= table->nblocks) {
+    if (number - 1 >= table->nblocks) {
         return NULL;
     }
 
-    return (ratelimit_block_t *) (table->blocks + n * table->block_size);
+    return (ratelimit_state_t *) (table->blocks
+                                  + (number - 1) * table->block_size);
+}
+
+
+/* what a slot has behind the ids, if that is one word */
+
+static ratelimit_inline uint64_t *
+ratelimit_slot_word(const ratelimit_slot_t *slot)
+{
+    return (uint64_t *) &slot[RATELIMIT_WAYS].id;
+}
+
+
+/* the same of any size */
+
+static ratelimit_inline ratelimit_state_t *
+ratelimit_slot_inner(const ratelimit_slot_t *slot, size_t size)
+{
+    uintptr_t  p;
+
+    p = (uintptr_t) slot;
+
+    return (ratelimit_state_t *) ((p | (RATELIMIT_LINE - 1)) + 1
+                                  + p % RATELIMIT_LINE
+                                    * (size / sizeof(ratelimit_slot_t)));
 }
 
 

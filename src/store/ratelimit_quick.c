@@ -94,12 +94,12 @@ ratelimit_quick(const ratelimit_table_t *table)
         shape = &ratelimit_quick_shapes[i];
 
         if (table->shape.algorithm != shape->algorithm
-            || (table->nblocks == 0) != ratelimit_row_small(shape))
+            || (int) table->small != ratelimit_row_small(shape))
         {
             continue;
         }
 
-        if (table->nblocks == 0
+        if (table->small
             || (table->shape.buckets == shape->buckets
                 && table->shape.width == shape->width))
         {

@@ -19,7 +19,6 @@ typedef struct {
     ratelimit_item_t               *item;
     ratelimit_place_t              *place;
     ratelimit_slot_t               *slot;
-    uint64_t                        word;     /* of the slot */
     ratelimit_state_t              *state;
     uint64_t                        fingerprint;
 } ratelimit_row_t;
@@ -77,21 +76,23 @@ ratelimit_row_find(ratelimit_row_t *row, uint64_t segment)
 static ratelimit_inline void
 ratelimit_row_load(ratelimit_row_t *row, const ratelimit_shape_t *shape)
 {
-    ratelimit_block_t  *block;
+    uint64_t           word;
+    ratelimit_slot_t  *slot;
 
-    row->word = row->slot ? __atomic_load_n(&row->slot->word, __ATOMIC_RELAXED)
-                          : 0;
+    slot = row->slot;
 
-    if (ratelimit_row_small(shape)) {
-        row->state = row->place->state;
-        ratelimit_small_unpack(shape->algorithm, row->word, row->state);
+    if (!ratelimit_row_small(shape)) {
+        row->state = slot ? ratelimit_slot_inner(slot, RATELIMIT_KEPT
+                                                 * sizeof(ratelimit_state_t))
+                          : (ratelimit_state_t *) ratelimit_slot_nothing;
         return;
     }
 
-    block = ratelimit_block(row->place->table, row->word);
+    word = slot ? __atomic_load_n(ratelimit_slot_word(slot), __ATOMIC_RELAXED)
+                : 0;
 
-    row->state = block ? block->state
-                       : (ratelimit_state_t *) ratelimit_slot_nothing;
+    row->state = row->place->state;
+    ratelimit_small_unpack(shape->algorithm, word, row->state);
 }
 
 
@@ -147,10 +148,6 @@ ratelimit_row_charge(ratelimit_row_t *row, const ratelimit_clock_t *clock,
     ratelimit_item_t  *item;
 
     item = row->item;
-
-    if (!ratelimit_row_small(shape)) {
-        ratelimit_slot_note(row->slot, row->word, item->verdict.stamp);
-    }
 
     switch (shape->algorithm) {
 

@@ -11,6 +11,8 @@
 #define RATELIMIT_NEARLY_FULL   3
 
 
+static inline void ratelimit_slot_clear(const ratelimit_slot_t *slot,
+    size_t size);
 static ratelimit_slot_t *ratelimit_slot_empty(
     const ratelimit_place_t *place, const ratelimit_party_t *party);
 static ratelimit_slot_t *ratelimit_slot_make_room(ratelimit_place_t *place,
@@ -44,7 +46,7 @@ uint64_t
 ratelimit_slot_most(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule)
 {
-    if (table->nblocks == 0) {
+    if (table->small) {
         return ratelimit_slot_small(&table->shape, rule);
     }
 
@@ -98,13 +100,33 @@ ratelimit_slot_reserve(ratelimit_place_t *place,
     place->slot = slot;
     place->segment->inserts++;
 
-    __atomic_store_n(&slot->word, number, __ATOMIC_RELEASE);
+    if (table->size == sizeof(uint64_t)) {
+        *ratelimit_slot_word(slot) = number;
+
+    } else {
+        ratelimit_slot_clear(slot, table->size);
+    }
 
     if (number) {
         ratelimit_block_clear(table, number);
     }
 
     return 1;
+}
+
+
+/* a size that the compiler knows needs no call: that of the default */
+
+static inline void
+ratelimit_slot_clear(const ratelimit_slot_t *slot, size_t size)
+{
+    if (size == RATELIMIT_KEPT * sizeof(ratelimit_state_t)) {
+        memset(ratelimit_slot_inner(slot, size), 0,
+               RATELIMIT_KEPT * sizeof(ratelimit_state_t));
+
+    } else {
+        memset(ratelimit_slot_inner(slot, size), 0, size);
+    }
 }
 
 
@@ -176,8 +198,8 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
         ratelimit_table_note_eviction(place->active, party);
     }
 
-    if (ratelimit_block(place->active, slot->word)) {
-        *number = slot->word & RATELIMIT_BLOCK_MASK;
+    if (ratelimit_block(place->active, *ratelimit_slot_word(slot))) {
+        *number = *ratelimit_slot_word(slot);
     }
 
     __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);

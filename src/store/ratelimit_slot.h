@@ -59,9 +59,10 @@ ratelimit_slot_bucket(const ratelimit_table_t *active, uint64_t segment,
     uint64_t  n;
 
     n = active->nbuckets;
+    n = segment * n + ((bits & 0xffff) * n >> 16);
 
-    return active->slots
-           + (segment * n + ((bits & 0xffff) * n >> 16)) * RATELIMIT_WAYS;
+    return (ratelimit_slot_t *) ((unsigned char *) active->slots
+                                 + n * active->bucket_size);
 }
 
 
@@ -96,10 +97,10 @@ ratelimit_slot_first(const ratelimit_table_t *active, uint64_t segment,
 
     bucket = ratelimit_slot_bucket(active, segment, mix >> 16);
 
-    /* both lines of it */
+    /* the ids, and what stands behind the first of them or all */
 
     __builtin_prefetch(bucket);
-    __builtin_prefetch(bucket + RATELIMIT_WAYS / 2);
+    __builtin_prefetch(bucket + RATELIMIT_WAYS);
 
     return bucket;
 }
@@ -191,20 +192,26 @@ ratelimit_slot_state(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot, ratelimit_state_t *words)
 {
     uint64_t            word;
-    ratelimit_block_t  *block;
+    ratelimit_state_t  *state;
 
-    word = slot ? __atomic_load_n(&slot->word, __ATOMIC_RELAXED) : 0;
+    word = slot ? __atomic_load_n(ratelimit_slot_word(slot), __ATOMIC_RELAXED)
+                : 0;
 
-    if (table->nblocks) {
-        block = ratelimit_block(table, word);
-
-        return block ? block->state
-                     : (ratelimit_state_t *) ratelimit_slot_nothing;
+    if (table->small) {
+        ratelimit_small_unpack(table->shape.algorithm, word, words);
+        return words;
     }
 
-    ratelimit_small_unpack(table->shape.algorithm, word, words);
+    state = NULL;
 
-    return words;
+    if (table->nblocks) {
+        state = ratelimit_block(table, word);
+
+    } else if (slot) {
+        state = ratelimit_slot_inner(slot, table->size);
+    }
+
+    return state ? state : (ratelimit_state_t *) ratelimit_slot_nothing;
 }
 
 
@@ -212,33 +219,8 @@ static ratelimit_inline void
 ratelimit_slot_pack(ratelimit_algorithm_e algorithm, ratelimit_slot_t *slot,
     const ratelimit_state_t *words)
 {
-    __atomic_store_n(&slot->word, ratelimit_small_pack(algorithm, words),
-                     __ATOMIC_RELAXED);
-}
-
-
-/*
- * Notes the newest sub-window of a state in a block: before it is charged, so
- * that who dies in between leaves a counter that is kept for too long.
- */
-
-static ratelimit_inline void
-ratelimit_slot_note(ratelimit_slot_t *slot, uint64_t word, uint64_t newest)
-{
-    if (word >> RATELIMIT_BLOCK_BITS != newest) {
-        __atomic_store_n(&slot->word, newest << RATELIMIT_BLOCK_BITS
-                                      | (word & RATELIMIT_BLOCK_MASK),
-                         __ATOMIC_RELAXED);
-        ratelimit_store_barrier();
-    }
-}
-
-
-static inline int
-ratelimit_slot_notes(const ratelimit_table_t *table)
-{
-    return table->nblocks
-           && table->shape.algorithm == RATELIMIT_SLIDING_WINDOW;
+    __atomic_store_n(ratelimit_slot_word(slot),
+                     ratelimit_small_pack(algorithm, words), __ATOMIC_RELAXED);
 }
 
 

@@ -137,14 +137,10 @@ ratelimit_table_move(ratelimit_place_t *from, ratelimit_place_t *to,
     state = ratelimit_slot_state(from->active, from->slot, from->state);
     copy = ratelimit_slot_state(to->active, to->slot, to->state);
 
-    if (ratelimit_slot_notes(to->active)) {
-        ratelimit_slot_note(to->slot, to->slot->word, state[0]);
-    }
-
     to->active->algorithm->copy(&to->active->shape, copy,
                                 &from->active->shape, state);
 
-    if (to->active->nblocks == 0) {
+    if (to->active->small) {
         ratelimit_slot_pack(to->active->shape.algorithm, to->slot, copy);
     }
 

@@ -10,17 +10,20 @@
 
 
 #define RATELIMIT_MAGIC          0x3274696d696c7472ULL
-#define RATELIMIT_BUCKET_SIZE    (RATELIMIT_WAYS * sizeof(ratelimit_slot_t))
 
 /*
- * Small zones have small segments, so that workers do not meet in them; the
- * larger a segment, the more evenly its buckets fill.
+ * Small zones have segments of few slots, so that workers do not meet in them;
+ * the larger a segment, the more evenly its buckets fill.
  */
-#define RATELIMIT_SEGMENT_SIZE   65536
-#define RATELIMIT_SEGMENT_MIN    8192
+#define RATELIMIT_SEGMENT_SLOTS  4096
+#define RATELIMIT_SEGMENT_MIN    512
 #define RATELIMIT_SEGMENTS       64
 
-/* fewer are not worth the name of a table */
+/* bytes of a state from which on a block, and none too many, takes less room */
+#define RATELIMIT_INNER          32
+
+/* less is not worth the name of a table */
+#define RATELIMIT_TABLE_MIN      8192
 #define RATELIMIT_BLOCKS_MIN     2
 
 /* slots for 100 blocks, in buckets of 8: up to this load no key is displaced */
@@ -30,9 +33,10 @@
 static int ratelimit_table_small(const ratelimit_shape_t *shape);
 static int ratelimit_table_cut(ratelimit_table_t *table, void *memory,
     size_t size);
+static size_t ratelimit_table_slots(ratelimit_table_t *table, size_t size);
 static size_t ratelimit_table_align(size_t size);
 static uint32_t ratelimit_table_epoch_shift(uint32_t nbuckets);
-static uint32_t ratelimit_table_segments(size_t index);
+static uint32_t ratelimit_table_segments(size_t slots);
 static void ratelimit_table_classify(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule, ratelimit_class_t *class);
 static uint32_t ratelimit_table_find_class(const ratelimit_header_t *header,
@@ -60,7 +64,7 @@ ratelimit_table_open(ratelimit_table_t *table, void *memory, size_t size,
         return NULL;
     }
 
-    table->brief = table->nblocks == 0
+    table->brief = table->small
                    || table->algorithm->size(&table->shape)
                       == RATELIMIT_KEPT * sizeof(ratelimit_state_t);
     table->quick = ratelimit_quick(table);
@@ -99,49 +103,38 @@ ratelimit_table_small(const ratelimit_shape_t *shape)
 }
 
 
-/* cuts the memory into header, segments, slots and blocks */
+/* cuts the memory into header, segments, buckets and blocks */
 
 static int
 ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
 {
-    size_t          rest, index, blocks;
+    size_t          rest, slots, most;
     unsigned char  *p;
 
     p = memory;
     rest = ratelimit_table_align(sizeof(ratelimit_header_t));
 
-    if (size < rest + RATELIMIT_SEGMENT_MIN) {
+    if (size < rest + RATELIMIT_TABLE_MIN) {
         return 0;
     }
 
     table->header = memory;
-    table->nblocks = 0;
-    table->block_size = 0;
 
     p += rest;
     rest = size - rest;
-    index = rest;
+    slots = ratelimit_table_slots(table, rest);
 
-    if (!ratelimit_table_small(&table->shape)) {
-        table->block_size = offsetof(ratelimit_block_t, state)
-                            + table->algorithm->size(&table->shape);
-        blocks = rest * 100 / (table->block_size * 100
-                               + RATELIMIT_SLOTS_PER_100
-                                 * sizeof(ratelimit_slot_t));
-        index = blocks * RATELIMIT_SLOTS_PER_100 / 100
-                * sizeof(ratelimit_slot_t);
-    }
-
-    table->nsegments = ratelimit_table_segments(index);
+    table->nsegments = ratelimit_table_segments(slots);
     table->segments = (ratelimit_segment_t *) p;
 
-    size = ratelimit_table_align(table->nsegments
-                                 * sizeof(ratelimit_segment_t));
+    size = table->nsegments * sizeof(ratelimit_segment_t);
     p += size;
     rest -= size;
-    index = (index < rest) ? index : rest;
 
-    table->nbuckets = index / RATELIMIT_BUCKET_SIZE / table->nsegments;
+    most = rest / table->bucket_size * RATELIMIT_WAYS;
+    slots = (slots < most) ? slots : most;
+
+    table->nbuckets = slots / RATELIMIT_WAYS / table->nsegments;
     table->slots = (ratelimit_slot_t *) p;
 
     if (table->nbuckets == 0) {
@@ -150,26 +143,63 @@ ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
 
     table->epoch_shift = ratelimit_table_epoch_shift(table->nbuckets);
 
-    if (table->block_size) {
-        index = (size_t) table->nbuckets * table->nsegments
-                * RATELIMIT_BUCKET_SIZE;
-
-        table->blocks = p + index;
-        table->nblocks = ratelimit_min((rest - index) / table->block_size,
-                                       RATELIMIT_BLOCK_MASK);
-
-        return table->nblocks >= RATELIMIT_BLOCKS_MIN;
+    if (table->block_size == 0) {
+        return 1;
     }
 
-    return 1;
+    size = (size_t) table->nbuckets * table->nsegments * table->bucket_size;
+    p += size;
+    rest -= size;
+
+    table->nblocks = rest / (table->block_size + sizeof(uint32_t));
+    table->blocks = p;
+    table->owners = (uint32_t *) (p + (size_t) table->nblocks
+                                      * table->block_size);
+
+    return table->nblocks >= RATELIMIT_BLOCKS_MIN;
+}
+
+
+/* how many so many bytes give, and of which kind */
+
+static size_t
+ratelimit_table_slots(ratelimit_table_t *table, size_t size)
+{
+    size_t  state, slot;
+
+    state = table->algorithm->size(&table->shape);
+
+    table->small = ratelimit_table_small(&table->shape);
+    table->size = sizeof(uint64_t);
+    table->nblocks = 0;
+    table->block_size = 0;
+    table->blocks = NULL;
+    table->owners = NULL;
+
+    if (!table->small && state <= RATELIMIT_INNER) {
+        table->size = state;
+
+    } else if (!table->small) {
+        table->block_size = state;
+    }
+
+    slot = sizeof(ratelimit_slot_t) + table->size;
+    table->bucket_size = RATELIMIT_WAYS * slot;
+
+    if (table->block_size == 0) {
+        return size / slot;
+    }
+
+    return size * RATELIMIT_SLOTS_PER_100
+           / ((table->block_size + sizeof(uint32_t)) * 100
+              + slot * RATELIMIT_SLOTS_PER_100);
 }
 
 
 static size_t
 ratelimit_table_align(size_t size)
 {
-    return (size + RATELIMIT_BUCKET_SIZE - 1)
-           / RATELIMIT_BUCKET_SIZE * RATELIMIT_BUCKET_SIZE;
+    return (size + RATELIMIT_LINE - 1) / RATELIMIT_LINE * RATELIMIT_LINE;
 }
 
 
@@ -189,14 +219,14 @@ ratelimit_table_epoch_shift(uint32_t nbuckets)
 
 
 static uint32_t
-ratelimit_table_segments(size_t index)
+ratelimit_table_segments(size_t slots)
 {
     size_t  n;
 
-    n = index / RATELIMIT_SEGMENT_SIZE;
+    n = slots / RATELIMIT_SEGMENT_SLOTS;
 
     if (n < RATELIMIT_SEGMENTS) {
-        n = index / RATELIMIT_SEGMENT_MIN;
+        n = slots / RATELIMIT_SEGMENT_MIN;
         n = (n < RATELIMIT_SEGMENTS) ? n : RATELIMIT_SEGMENTS;
     }
 
@@ -406,6 +436,8 @@ ratelimit_segment_t *
 ratelimit_table_segment(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot)
 {
-    return &table->segments[(size_t) (slot - table->slots)
-                            / (table->nbuckets * RATELIMIT_WAYS)];
+    return &table->segments[((unsigned char *) slot
+                             - (unsigned char *) table->slots)
+                            / ((size_t) table->nbuckets
+                               * table->bucket_size)];
 }

@@ -3,8 +3,8 @@
  * The table of counters in memory that processes share.
  *
  * A key is known by a keyed hash.  The hash picks a segment, which has a lock
- * of its own, and two buckets of eight 16-byte slots in it.  A small state
- * stands in its slot, a large one in a block that the slot names.
+ * of its own, and two buckets of eight slots in it, where the counters stand;
+ * large ones are in blocks (ratelimit_layout.h).
  *
  * A process that dies at any instruction, even with locks held, harms nobody:
  * every write leaves a sound state, and the lock of a dead process is taken
@@ -36,7 +36,6 @@ typedef struct ratelimit_place_s    ratelimit_place_t;
 
 typedef struct {
     uint64_t                        id;       /* fingerprint, class, guard */
-    uint64_t                        word;     /* small state, or a block */
 } ratelimit_slot_t;
 
 
@@ -64,10 +63,15 @@ struct ratelimit_table_s {
     ratelimit_segment_t            *segments;
     ratelimit_slot_t               *slots;
     unsigned char                  *blocks;
+    uint32_t                       *owners;   /* of blocks: slots, from 1 on */
 
     uint32_t                        nsegments;
     uint32_t                        nbuckets; /* of a segment */
-    uint32_t                        nblocks;  /* 0 if states are small */
+    uint32_t                        bucket_size;
+    uint32_t                        size;     /* of a slot's part of it, but
+                                                 for its id */
+    uint32_t                        small;    /* states are one word */
+    uint32_t                        nblocks;  /* 0 if there are none */
     uint32_t                        block_size;
     uint32_t                        epoch_shift;
     uint32_t                        brief;    /* states can be kept */
@@ -105,9 +109,10 @@ struct ratelimit_place_s {
 
 
 /*
- * Makes a table in size bytes at memory, which are zeros, or opens the one
- * that is there.  The secret is that of a new table; an old one keeps its own.
- * Returns NULL if the memory is too small or holds a table of another shape.
+ * Makes a table in size bytes at memory, which begin with a cache line and are
+ * zeros, or opens the one that is there.  The secret is that of a new table; an
+ * old one keeps its own.  Returns NULL if the memory is too small or holds a
+ * table of another shape.
  */
 ratelimit_table_t *ratelimit_table_open(ratelimit_table_t *table, void *memory,
     size_t size, const ratelimit_shape_t *shape,

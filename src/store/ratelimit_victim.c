@@ -23,8 +23,9 @@
 
 typedef enum {
     RATELIMIT_PAST_WORD = 0,  /* its word, which begins with its window */
-    RATELIMIT_PAST_BLOCK,     /* its block, if that alone does */
-    RATELIMIT_PAST_STATE      /* only the algorithm */
+    RATELIMIT_PAST_KEPT,      /* the same of the default's state */
+    RATELIMIT_PAST_STATE,     /* and of any other */
+    RATELIMIT_PAST_ANY        /* only the algorithm */
 } ratelimit_past_e;
 
 
@@ -59,17 +60,18 @@ ratelimit_slot_expired(const ratelimit_table_t *table,
 static inline ratelimit_past_e
 ratelimit_victim_kind(const ratelimit_table_t *table)
 {
-    switch (table->shape.algorithm) {
-
-    case RATELIMIT_SLIDING_WINDOW:
-        return RATELIMIT_PAST_WORD;
-
-    case RATELIMIT_FIXED_WINDOW:
-        return table->nblocks ? RATELIMIT_PAST_BLOCK : RATELIMIT_PAST_WORD;
-
-    default:
-        return RATELIMIT_PAST_STATE;
+    if (table->shape.algorithm != RATELIMIT_FIXED_WINDOW
+        && table->shape.algorithm != RATELIMIT_SLIDING_WINDOW)
+    {
+        return RATELIMIT_PAST_ANY;
     }
+
+    if (table->small) {
+        return RATELIMIT_PAST_WORD;
+    }
+
+    return table->size == RATELIMIT_KEPT * sizeof(ratelimit_state_t)
+           ? RATELIMIT_PAST_KEPT : RATELIMIT_PAST_STATE;
 }
 
 
@@ -83,9 +85,9 @@ ratelimit_victim_bound(const ratelimit_table_t *table, uint64_t id,
     uint64_t  period, bound;
 
     if (table->shape.algorithm == RATELIMIT_FIXED_WINDOW) {
-        return table->nblocks ? now + 1
-                              : (now / RATELIMIT_SMALL_TICK + 1)
-                                << RATELIMIT_SMALL_COUNT_BITS;
+        return table->small ? (now / RATELIMIT_SMALL_TICK + 1)
+                              << RATELIMIT_SMALL_COUNT_BITS
+                            : now + 1;
     }
 
     class = ratelimit_slot_class(id);
@@ -100,8 +102,7 @@ ratelimit_victim_bound(const ratelimit_table_t *table, uint64_t id,
     bound = ratelimit_sub(now * table->shape.buckets / period,
                           table->shape.buckets);
 
-    return bound << (table->nblocks ? RATELIMIT_BLOCK_BITS
-                                    : 2 * RATELIMIT_SMALL_WINDOW_BITS);
+    return table->small ? bound << (2 * RATELIMIT_SMALL_WINDOW_BITS) : bound;
 }
 
 
@@ -110,19 +111,23 @@ ratelimit_victim_is_past(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot, ratelimit_past_e kind, uint64_t bound,
     uint64_t now)
 {
-    ratelimit_block_t  *block;
+    size_t  size;
 
-    if (kind == RATELIMIT_PAST_WORD) {
-        return slot->word < bound;
-    }
+    switch (kind) {
 
-    if (kind == RATELIMIT_PAST_STATE) {
+    case RATELIMIT_PAST_WORD:
+        return *ratelimit_slot_word(slot) < bound;
+
+    case RATELIMIT_PAST_KEPT:
+        size = RATELIMIT_KEPT * sizeof(ratelimit_state_t);
+        return ratelimit_slot_inner(slot, size)[0] < bound;
+
+    case RATELIMIT_PAST_STATE:
+        return ratelimit_slot_state(table, slot, NULL)[0] < bound;
+
+    default:
         return ratelimit_victim_state_past(table, slot, now);
     }
-
-    block = ratelimit_block(table, slot->word);
-
-    return block == NULL || block->state[0] < bound;
 }
 
 
@@ -161,12 +166,16 @@ ratelimit_victim(const ratelimit_place_t *place,
         return ratelimit_victim_search(place, party, RATELIMIT_PAST_WORD,
                                        worth);
 
-    case RATELIMIT_PAST_BLOCK:
-        return ratelimit_victim_search(place, party, RATELIMIT_PAST_BLOCK,
+    case RATELIMIT_PAST_KEPT:
+        return ratelimit_victim_search(place, party, RATELIMIT_PAST_KEPT,
+                                       worth);
+
+    case RATELIMIT_PAST_STATE:
+        return ratelimit_victim_search(place, party, RATELIMIT_PAST_STATE,
                                        worth);
 
     default:
-        return ratelimit_victim_search(place, party, RATELIMIT_PAST_STATE,
+        return ratelimit_victim_search(place, party, RATELIMIT_PAST_ANY,
                                        worth);
     }
 }
@@ -206,7 +215,7 @@ ratelimit_victim_search(const ratelimit_place_t *place,
     victim = place->bucket[0];
 
     for (k = 0; k < 2; k++) {
-        bucket = place->bucket[k];
+        bucket = __builtin_assume_aligned(place->bucket[k], RATELIMIT_LINE);
 
 #pragma GCC unroll 8
 
