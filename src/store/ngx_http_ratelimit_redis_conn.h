@@ -26,6 +26,7 @@ struct ngx_http_ratelimit_redis_conn_s {
     ngx_uint_t                      expected; /* replies */
     ngx_uint_t                      missed;   /* in a row */
     ngx_uint_t                      greetings;  /* to be answered */
+    ngx_uint_t                      batch;    /* commands not sent yet */
     unsigned                        connected:1;
     unsigned                        writing:1;
     redisReply                      reply;    /* the one at hand */

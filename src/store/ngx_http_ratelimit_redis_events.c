@@ -1,11 +1,15 @@
 
 /*
- * hiredis on nginx's event loop.  All that is written in one turn of the loop
- * is sent at once at its end.
+ * hiredis on nginx's event loop.  What is written in one turn of the loop is
+ * sent in large batches, the last one at its end.
  */
 
 
 #include "store/ngx_http_ratelimit_redis_conn.h"
+
+
+/* commands that are worth a system call */
+#define NGX_HTTP_RATELIMIT_REDIS_BATCH  16
 
 
 static void ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev);
@@ -136,13 +140,18 @@ ngx_http_ratelimit_redis_no_read(void *data)
 }
 
 
-/* now, at the end of this turn, unless the socket has just refused to take */
+/*
+ * At the end of this turn, unless the socket has just refused to take; what is
+ * a batch already goes before, so that Redis works while nginx does, too.  If
+ * that fails, it will fail again at the end, where it can be told.
+ */
 
 static void
 ngx_http_ratelimit_redis_add_write(void *data)
 {
     ngx_http_ratelimit_redis_conn_t  *conn = data;
 
+    int           done;
     ngx_event_t  *wev;
 
     wev = conn->connection->write;
@@ -152,8 +161,15 @@ ngx_http_ratelimit_redis_add_write(void *data)
     }
 
     if (conn->connected && !conn->writing) {
+
         if (!wev->posted) {
             ngx_post_event(wev, &ngx_posted_events);
+            conn->batch = 0;
+        }
+
+        if (++conn->batch == NGX_HTTP_RATELIMIT_REDIS_BATCH) {
+            (void) redisBufferWrite(&conn->context->c, &done);
+            conn->batch = 0;
         }
 
         return;
