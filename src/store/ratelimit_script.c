@@ -107,6 +107,10 @@ ratelimit_script_text(unsigned algorithms, char *text)
         ratelimit_script_add(&script, ratelimit_lua_math);
     }
 
+    if (algorithms & RATELIMIT_SCRIPT_BUCKETS) {
+        ratelimit_script_add(&script, ratelimit_lua_math_up);
+    }
+
     for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
         algorithm = &ratelimit_script_algorithms[i];
 

@@ -42,6 +42,8 @@ local function divide(a, b, c, d)
     return q, r
 end
 
+--- up
+
 local function divide_up(a, b, c, d)
     local q, r = divide(a, b, c, d)
 
