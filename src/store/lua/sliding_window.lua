@@ -241,6 +241,12 @@ else
             .. string.sub(state, place + width + 1)
 end
 
+if count + sum == 0 then
+    -- all zeros are a state never seen
+    call('DEL', key)
+    return
+end
+
 call('SET', key, ((buckets == 1) and pack('<I4', newest)
                                  or pack('<I5I5', newest, sum))
                  .. pack(kind, count) .. string.sub(state, ring + 1),
