@@ -85,6 +85,9 @@ END
 }
 
 
+# Limits that nobody reaches.  A higher one of a sliding_window needs counters
+# of four bytes, and the keys would not find room.
+
 sub zones {
     my ($keys) = @_;
 
@@ -99,7 +102,7 @@ sub zones {
     ratelimit_zone $key zone=fixed_window_$keys:${\ $size->(24)}
                    rate=9999999r/h algorithm=fixed_window;
     ratelimit_zone $key zone=sliding_window_$keys:${\ $size->(72)}
-                   rate=9999999r/h algorithm=sliding_window;
+                   rate=60000r/h algorithm=sliding_window;
 END
 }
 
