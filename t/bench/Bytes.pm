@@ -13,6 +13,7 @@ use Server;
 
 use constant ZONE => 16 * 1024 * 1024;
 use constant KEYS => 200_000;   # more than there is room for
+use constant WIDE => 65535;     # limits above need larger counters
 
 # at most: 64 + 5 for each request of a log
 
@@ -45,6 +46,8 @@ sub rows {
 
         my $what = $name eq 'sliding_window' ? "$name buckets=$buckets"
                  : $name eq 'sliding_log' ? "$name of $limit" : $name;
+
+        next if $limit > WIDE;
 
         push @rows, ["$what, bytes per key (" . Page::commas($keys)
                      . " keys, $early displaced early)", $bytes, $peer,

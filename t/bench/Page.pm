@@ -50,6 +50,54 @@ sub reached {
 }
 
 
+# why a bound is not reached, if it is not
+
+my @REASONS = (
+    [qr/sliding_window against limit_req/, <<'END'],
+- **One request, sliding_window**: its ten counters do not stand in the cache
+  line in which the key is found, so a second one has to come from memory.
+END
+    [qr/keys, fixed_window against the tree/, <<'END'],
+- **The table, fixed_window**: a decision waits for one cache line, as "touch"
+  below does, and takes a lock, so that it does not overlap with the next one.
+END
+    [qr/keys, sliding_window against the tree/, <<'END'],
+- **The table, sliding_window**: its ten counters do not stand in the cache
+  line in which the key is found. A decision waits for two lines, where "touch"
+  below waits for one, and takes a lock, so that it does not overlap with the
+  next one.
+END
+    [qr/hot key, \w+ against the tree/, <<'END'],
+- **One hot key**: a tree of one key has nothing to search, so the peer is a
+  mutex and a dozen instructions. Ours hashes the key with a secret, finds it
+  in a table, and takes a lock that survives its holder, which alone takes
+  longer than a quarter of what the peer needs.
+END
+    [qr/hot key refused/, <<'END'],
+- **A refused hot key**: it is only read, by any number of processes at once,
+  but hashed and looked up like any other, and that is most of what a decision
+  costs. Each gain for those that are admitted makes this ratio worse.
+END
+    [qr/2 processes against 1/, <<'END'],
+- **Two processes against one**: both wait for the same memory.
+END
+    [qr/requests a second/, <<'END'],
+- **Redis, requests a second**: clients, nginx and Redis share two processors.
+END
+    [qr/pipelining client, decisions/, <<'END'],
+- **The pipelining client** has one processor and Redis the other. With nginx,
+  clients and nginx need more processor time for a request than Redis does, and
+  all share the same two: even if neither ever waited for the other, there would
+  be no more than two thirds to three quarters of the decisions.
+END
+    [qr/mixed trace/, <<'END'],
+- **The mixed trace**: of the oldest sub-window only the number of requests is
+  known, not when they came, and a trace with clients near their limits has many
+  decisions that depend on it. Who needs all of them right has `sliding_log`.
+END
+);
+
+
 # load (of the machine before), start (time), requests, series, wrong: what
 # the parts have found
 
@@ -63,7 +111,8 @@ sub text {
     my $missed = grep { @$_ > 1 && reached($_) =~ /no/ } @rows;
     my $bounds = grep { @$_ > 1 && reached($_) ne '' } @rows;
 
-    return <<"END" . peers($data) . keys_($data) . wrong($data);
+    return <<"END" . reasons(@rows) . peers($data) . keys_($data)
+                   . wrong($data);
 # Performance
 
 Measured on $date with
@@ -112,6 +161,20 @@ $table
 
 
 END
+}
+
+
+sub reasons {
+    my (@rows) = @_;
+
+    my @missed = map { $_->[0] } grep { @$_ > 1 && reached($_) =~ /no/ } @rows;
+    my $text = join '', map { $_->[1] }
+                        grep { my $what = $_->[0]; grep { /$what/ } @missed }
+                        @REASONS;
+
+    return '' if $text eq '';
+
+    return "## Bounds that are not reached\n\n$text\n\n";
 }
 
 

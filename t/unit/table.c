@@ -32,6 +32,8 @@ static void table_late_clock(ratelimit_algorithm_e algorithm,
 static void table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets,
     uint64_t limit, size_t size, double most);
+static void table_wide(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    uint64_t limit, double most);
 
 
 static void
@@ -416,6 +418,16 @@ table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit,
 }
 
 
+/* limits that need wider counters */
+
+static void
+table_wide(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit,
+    double most)
+{
+    table_bytes(algorithm, buckets, limit, 24 << 20, most);
+}
+
+
 int
 main(void)
 {
@@ -457,10 +469,17 @@ main(void)
     table_bytes(RATELIMIT_TOKEN_BUCKET, 0, 100, 24 << 20, 24);
     table_bytes(RATELIMIT_LEAKY_BUCKET, 0, 100, 24 << 20, 24);
     table_bytes(RATELIMIT_SLIDING_WINDOW, 1, 100, 24 << 20, 24);
-    table_bytes(RATELIMIT_SLIDING_WINDOW, 10, 100, 24 << 20, 72);
+    table_bytes(RATELIMIT_SLIDING_WINDOW, 10, 100, 24 << 20, 60);
     table_bytes(RATELIMIT_SLIDING_WINDOW, 60, 100, 24 << 20, 200);
     table_bytes(RATELIMIT_SLIDING_LOG, 0, 10, 24 << 20, 64 + 5 * 10);
     table_bytes(RATELIMIT_SLIDING_LOG, 0, 500, 24 << 20, 64 + 5 * 500);
+
+    table_wide(RATELIMIT_FIXED_WINDOW, 0, 20000000, 36);
+    table_wide(RATELIMIT_TOKEN_BUCKET, 0, 20000000, 36);
+    table_wide(RATELIMIT_LEAKY_BUCKET, 0, 20000000, 36);
+    table_wide(RATELIMIT_SLIDING_WINDOW, 1, 300000, 36);
+    table_wide(RATELIMIT_SLIDING_WINDOW, 10, 70000, 90);
+    table_wide(RATELIMIT_SLIDING_WINDOW, 60, 70000, 296);
 
     return tap_done();
 }
