@@ -392,7 +392,7 @@ GET /t?k=a
 --- raw_response_headers_like eval
 "(?=.*\r\nX-RateLimit-Limit: 2\r\n)(?=.*\r\nX-RateLimit-Remaining: 1\r\n)"
 . "(?=.*\r\nRateLimit-Policy: \"replaced\")(?=.*\r\nRateLimit: \"replaced\")"
---- raw_response_headers_unlike: (?i)77|X-RateLimit-Reset.*X-RateLimit-Reset
+--- raw_response_headers_unlike: (?i): 77\b|X-RateLimit-Reset.*X-RateLimit-Reset
 
 
 
