@@ -87,7 +87,7 @@ ratelimit_zone $arg_k zone=rates:1m rate=2r/2s rate=4r/d
 ratelimit_zone $arg_k zone=told:1m rate=1r/8s algorithm=token_bucket
                redis=main;
 
-ratelimit_elastic connections=99%;
+ratelimit_elastic connections=99% zone=told:99%;
 
 add_header X-Status $ratelimit_status always;
 add_header X-Backend $ratelimit_backend always;

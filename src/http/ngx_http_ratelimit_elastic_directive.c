@@ -248,9 +248,11 @@ ngx_http_ratelimit_elastic_bind_budget(ngx_conf_t *cf,
 
     zone->twin = (zone->redis != NULL);
 
+    ngx_str_set(&budget->use.name, "");
     budget->use.zone = zone;
     budget->use.rules = rules;
     budget->use.nrules = zone->rates.nelts;
+    budget->use.lasting = 1;
 
     ngx_http_ratelimit_expr_init(cf, &budget->key, &zone->key);
 
