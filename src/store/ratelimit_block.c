@@ -145,6 +145,7 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
     held = ratelimit_block_holds(party, segment);
 
     if (!held && !ratelimit_trylock(&segment->lock, party->me)) {
+        party->places[0].blocked = segment;
         return 0;
     }
 

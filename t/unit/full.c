@@ -6,6 +6,8 @@
  */
 
 
+#include "store/ratelimit_slot.h"
+
 #include "fleet.h"
 
 
@@ -14,6 +16,9 @@
 
 
 static void full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static uint64_t full_segment(const fleet_t *f, uint64_t key);
+static void full_hold(fleet_t *f, int number, void *data);
+static void full_dead_holder(void);
 
 
 /* a key that takes two blocks takes two different ones */
@@ -49,6 +54,65 @@ full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
+static uint64_t
+full_segment(const fleet_t *f, uint64_t key)
+{
+    ratelimit_hash_t  hash;
+
+    ratelimit_hash_key(ratelimit_table_secret(&f->table), &key,
+                       sizeof(uint64_t), &hash);
+
+    return ratelimit_slot_segment(&f->table, &hash);
+}
+
+
+/* a process dies that holds all segments but the first */
+
+static void
+full_hold(fleet_t *f, int number, void *data)
+{
+    uint32_t  i;
+
+    (void) number;
+    (void) data;
+
+    for (i = 1; i < f->table.nsegments; i++) {
+        ratelimit_lock(&f->table.segments[i].lock, f->me, f->lifelines);
+    }
+
+    raise(SIGKILL);
+}
+
+
+/* who needs a block, and all are held by the dead, takes these over */
+
+static void
+full_dead_holder(void)
+{
+    fleet_t   f;
+    uint64_t  key;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(20, 3600);
+
+    fleet_open(&f, 8 * SIZE, RATELIMIT_SLIDING_LOG, 0);
+
+    for (key = 0; key < 4 * KEYS; key++) {
+        if (full_segment(&f, key)) {
+            (void) fleet_hit(&f, key);
+        }
+    }
+
+    (void) fleet_wait(fleet_fork(&f, full_hold, 0, NULL));
+
+    for (key = 0; full_segment(&f, key); key++) { /* void */ }
+
+    tap_ok(!ratelimit_block_fresh(&f.table) && fleet_hit(&f, key),
+           "a block is taken from a segment that a dead process holds");
+}
+
+
 int
 main(void)
 {
@@ -56,6 +120,8 @@ main(void)
 
     full_two_new(RATELIMIT_SLIDING_LOG, 0);
     full_two_new(RATELIMIT_SLIDING_WINDOW, 60);
+
+    full_dead_holder();
 
     return tap_done();
 }
