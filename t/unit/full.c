@@ -16,6 +16,7 @@
 
 
 static void full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static uint64_t full_segment(const fleet_t *f, uint64_t key);
 static void full_hold(fleet_t *f, int number, void *data);
 static void full_dead_holder(void);
@@ -51,6 +52,45 @@ full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets)
     tap_ok(wrong == 0 && ratelimit_table_evicted(&f.table) > KEYS,
            "%s buckets=%u: two limits of %d new keys, %u counted wrongly",
            ratelimit_algorithms[algorithm]->name, buckets, KEYS, wrong);
+}
+
+
+/* a counter of which all was given back is as good as none */
+
+static void
+full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    fleet_t            f;
+    uint64_t           key;
+    ratelimit_item_t   item;
+    ratelimit_place_t  place;
+    ratelimit_clock_t  clock;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(20, 3600);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    item.rule = &f.rules[0];
+    item.cost = 1;
+    item.insist = 0;
+    place.table = &f.table;
+    clock.now = f.now;
+    clock.wall = f.now;
+
+    for (key = 0; key < KEYS; key++) {
+        ratelimit_hash_key(ratelimit_table_secret(&f.table), &key,
+                           sizeof(uint64_t), &place.hash);
+
+        (void) ratelimit_table_decide(&item, &place, 1, &clock, f.me);
+        ratelimit_table_refund(&item, &place, 1, &clock, f.me);
+    }
+
+    tap_ok(ratelimit_table_evicted(&f.table) == 0,
+           "%s buckets=%u: %d keys that were given back, %u dropped",
+           ratelimit_algorithms[algorithm]->name, buckets, KEYS,
+           (unsigned) ratelimit_table_evicted(&f.table));
 }
 
 
@@ -120,6 +160,14 @@ main(void)
 
     full_two_new(RATELIMIT_SLIDING_LOG, 0);
     full_two_new(RATELIMIT_SLIDING_WINDOW, 60);
+
+    full_given_back(RATELIMIT_FIXED_WINDOW, 0);
+    full_given_back(RATELIMIT_SLIDING_WINDOW, 1);
+    full_given_back(RATELIMIT_SLIDING_WINDOW, 10);
+    full_given_back(RATELIMIT_SLIDING_WINDOW, 60);
+    full_given_back(RATELIMIT_SLIDING_LOG, 0);
+    full_given_back(RATELIMIT_TOKEN_BUCKET, 0);
+    full_given_back(RATELIMIT_LEAKY_BUCKET, 0);
 
     full_dead_holder();
 
