@@ -98,8 +98,16 @@ ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
     (void) rule;
     (void) clock;
 
-    if (state[0] == stamp) {
-        state[1] = ratelimit_sub(state[1], cost);
+    if (state[0] != stamp) {
+        return;
+    }
+
+    state[1] = ratelimit_sub(state[1], cost);
+
+    /* all zeros are a state never seen, and are seen to be past at once */
+
+    if (state[1] == 0) {
+        state[0] = 0;
     }
 }
 

@@ -145,13 +145,17 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
     held = ratelimit_block_holds(party, segment);
 
     if (!held && !ratelimit_trylock(&segment->lock, party->me)) {
+        party->places[0].blocked = segment;
         return 0;
     }
 
     taken = 0;
 
-    if (table->owners[number - 1] == former) {
+    /* a slot of this party that has no name yet looks as if it were empty */
 
+    if (table->owners[number - 1] == former
+        && !ratelimit_slot_in_use(party, slot))
+    {
         if (slot->id == 0 || *ratelimit_slot_word(slot) != number) {
             taken = ratelimit_block_claim(table, number, owner, former);
 
@@ -179,10 +183,6 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     int                   worth;
     uint64_t              next;
     ratelimit_segment_t  *segment;
-
-    if (ratelimit_slot_in_use(party, slot)) {
-        return 0;
-    }
 
     if (!ratelimit_slot_expired(table, slot, party->clock.now)) {
 

@@ -1,0 +1,175 @@
+
+/*
+ * A table without room: whose block is taken when a decision needs several, and
+ * what can be taken because nobody needs it.  Two counters in one block would
+ * look like clients that count for one another.
+ */
+
+
+#include "store/ratelimit_slot.h"
+
+#include "fleet.h"
+
+
+#define SIZE  (1 << 16)
+#define KEYS  5000
+
+
+static void full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static uint64_t full_segment(const fleet_t *f, uint64_t key);
+static void full_hold(fleet_t *f, int number, void *data);
+static void full_dead_holder(void);
+
+
+/* a key that takes two blocks takes two different ones */
+
+static void
+full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    fleet_t           f;
+    uint64_t          key;
+    unsigned          wrong;
+    ratelimit_item_t  items[FLEET_LIMITS];
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 2;
+    f.rules[0] = fleet_rule(20, 60);
+    f.rules[1] = fleet_rule(30, 3600);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    wrong = 0;
+
+    for (key = 0; key < KEYS; key++) {
+        (void) fleet_ask(&f, key, 1, items);
+        (void) fleet_ask(&f, key, 0, items);
+
+        wrong += (items[0].verdict.remaining != 19
+                  || items[1].verdict.remaining != 29);
+    }
+
+    tap_ok(wrong == 0 && ratelimit_table_evicted(&f.table) > KEYS,
+           "%s buckets=%u: two limits of %d new keys, %u counted wrongly",
+           ratelimit_algorithms[algorithm]->name, buckets, KEYS, wrong);
+}
+
+
+/* a counter of which all was given back is as good as none */
+
+static void
+full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    fleet_t            f;
+    uint64_t           key;
+    ratelimit_item_t   item;
+    ratelimit_place_t  place;
+    ratelimit_clock_t  clock;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(20, 3600);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    item.rule = &f.rules[0];
+    item.cost = 1;
+    item.insist = 0;
+    place.table = &f.table;
+    clock.now = f.now;
+    clock.wall = f.now;
+
+    for (key = 0; key < KEYS; key++) {
+        ratelimit_hash_key(ratelimit_table_secret(&f.table), &key,
+                           sizeof(uint64_t), &place.hash);
+
+        (void) ratelimit_table_decide(&item, &place, 1, &clock, f.me);
+        ratelimit_table_refund(&item, &place, 1, &clock, f.me);
+    }
+
+    tap_ok(ratelimit_table_evicted(&f.table) == 0,
+           "%s buckets=%u: %d keys that were given back, %u dropped",
+           ratelimit_algorithms[algorithm]->name, buckets, KEYS,
+           (unsigned) ratelimit_table_evicted(&f.table));
+}
+
+
+static uint64_t
+full_segment(const fleet_t *f, uint64_t key)
+{
+    ratelimit_hash_t  hash;
+
+    ratelimit_hash_key(ratelimit_table_secret(&f->table), &key,
+                       sizeof(uint64_t), &hash);
+
+    return ratelimit_slot_segment(&f->table, &hash);
+}
+
+
+/* a process dies that holds all segments but the first */
+
+static void
+full_hold(fleet_t *f, int number, void *data)
+{
+    uint32_t  i;
+
+    (void) number;
+    (void) data;
+
+    for (i = 1; i < f->table.nsegments; i++) {
+        ratelimit_lock(&f->table.segments[i].lock, f->me, f->lifelines);
+    }
+
+    raise(SIGKILL);
+}
+
+
+/* who needs a block, and all are held by the dead, takes these over */
+
+static void
+full_dead_holder(void)
+{
+    fleet_t   f;
+    uint64_t  key;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(20, 3600);
+
+    fleet_open(&f, 8 * SIZE, RATELIMIT_SLIDING_LOG, 0);
+
+    for (key = 0; key < 4 * KEYS; key++) {
+        if (full_segment(&f, key)) {
+            (void) fleet_hit(&f, key);
+        }
+    }
+
+    (void) fleet_wait(fleet_fork(&f, full_hold, 0, NULL));
+
+    for (key = 0; full_segment(&f, key); key++) { /* void */ }
+
+    tap_ok(!ratelimit_block_fresh(&f.table) && fleet_hit(&f, key),
+           "a block is taken from a segment that a dead process holds");
+}
+
+
+int
+main(void)
+{
+    (void) alarm(60);   /* a hang is a failure */
+
+    full_two_new(RATELIMIT_SLIDING_LOG, 0);
+    full_two_new(RATELIMIT_SLIDING_WINDOW, 60);
+
+    full_given_back(RATELIMIT_FIXED_WINDOW, 0);
+    full_given_back(RATELIMIT_SLIDING_WINDOW, 1);
+    full_given_back(RATELIMIT_SLIDING_WINDOW, 10);
+    full_given_back(RATELIMIT_SLIDING_WINDOW, 60);
+    full_given_back(RATELIMIT_SLIDING_LOG, 0);
+    full_given_back(RATELIMIT_TOKEN_BUCKET, 0);
+    full_given_back(RATELIMIT_LEAKY_BUCKET, 0);
+
+    full_dead_holder();
+
+    return tap_done();
+}
