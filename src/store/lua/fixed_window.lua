@@ -68,7 +68,10 @@ end
 
 local stamp = unpack('<I8', argument, 65)
 
-if finish == stamp and count > 0 then
-    count = (count > cost) and count - cost or 0
-    call('SET', key, pack('<I7I5', finish, count), 'KEEPTTL')
+if finish == stamp and count > cost then
+    call('SET', key, pack('<I7I5', finish, count - cost), 'KEEPTTL')
+
+elseif finish == stamp then
+    -- nothing is a state never seen
+    call('DEL', key)
 end
