@@ -27,7 +27,31 @@ void ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t cost);
 
 
-/* mostly even all that is kept leaves room: then nothing need be weighed */
+/*
+ * Whether what counts in full leaves no room, for a state that was charged in
+ * the current sub-window; total is that of all counters.
+ */
+
+static ratelimit_inline int
+ratelimit_sliding_window_is_full(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    uint64_t cost, uint64_t total)
+{
+    uint32_t  newest, oldest;
+
+    newest = (uint32_t) ratelimit_mod(state[0], shape->buckets + 1);
+    oldest = ratelimit_counters_back(shape, newest, shape->buckets);
+
+    total -= ratelimit_counters_get(shape, state, oldest);
+
+    return ratelimit_add(total, cost) > rule->ceiling;
+}
+
+
+/*
+ * Mostly even all that is kept leaves room, or what counts in full leaves none:
+ * then nothing need be weighed.
+ */
 
 static ratelimit_inline void
 ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
@@ -36,21 +60,30 @@ ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
     ratelimit_verdict_t *verdict)
 {
     uint64_t  index, total;
+    unsigned  allowed;
 
+    allowed = 1;
     index = clock->now * shape->buckets / rule->period;
     total = ratelimit_counters_total(shape, state);
 
     if (state[0] > index || total + cost > rule->limit
         || total + cost > rule->ceiling)
     {
-        ratelimit_sliding_window_weigh(shape, rule, state, clock, cost,
-                                       verdict, total);
-        return;
+        if (state[0] != index || cost == 0
+            || !ratelimit_sliding_window_is_full(shape, rule, state, cost,
+                                                 total))
+        {
+            ratelimit_sliding_window_weigh(shape, rule, state, clock, cost,
+                                           verdict, total);
+            return;
+        }
+
+        allowed = 0;
     }
 
     verdict->stamp = index;
     verdict->delay = 0;
-    verdict->allowed = 1;
+    verdict->allowed = allowed;
     verdict->soft = 0;
     verdict->rebase = 0;
 }

@@ -148,7 +148,7 @@ ngx_http_ratelimit_add_rows(ngx_http_ratelimit_ctx_t *ctx,
     subject = &ctx->subjects[ctx->n];
 
     hash = &place->hash;
-    ratelimit_hash_key(&limit->use.secret, key->data, key->len, hash);
+    ratelimit_key_hash(&limit->use.hasher, key->data, key->len, hash);
 
     for (i = plan->nrules; i; i--) {
         item->rule = rule++;

@@ -5,7 +5,6 @@
  */
 
 
-#include "core/ratelimit_sip.h"
 #include "http/ngx_http_ratelimit.h"
 
 
@@ -175,8 +174,8 @@ ngx_http_ratelimit_direct_query(ngx_http_ratelimit_ctx_t *ctx,
             continue;
         }
 
-        ratelimit_sip_key(&limit->use.start, vv->data, vv->len,
-                          &rows.place->hash);
+        ratelimit_key_hash(&limit->use.hasher, vv->data, vv->len,
+                           &rows.place->hash);
 
         ngx_http_ratelimit_direct_rows(limit, &rows, room);
     }

@@ -162,7 +162,7 @@ ngx_http_ratelimit_elastic_spent(ngx_http_request_t *r,
         return 0;
     }
 
-    ratelimit_hash_key(&budget->use.secret, key.data, key.len, &hash);
+    ratelimit_key_hash(&budget->use.hasher, key.data, key.len, &hash);
 
     share = ngx_http_ratelimit_elastic_share(r, &budget->use, &hash);
 

@@ -430,6 +430,6 @@ ngx_http_ratelimit_denied_place(ratelimit_place_t *place,
 
     place->table = subject->use->zone->denied;
 
-    ratelimit_hash(&subject->use->secret, &whom,
+    ratelimit_hash(&subject->use->hasher.secret, &whom,
                    sizeof(ngx_http_ratelimit_denied_t), &place->hash);
 }

@@ -4,7 +4,6 @@
  */
 
 
-#include "core/ratelimit_sip.h"
 #include "store/ngx_http_ratelimit_shm.h"
 
 
@@ -291,15 +290,16 @@ static void
 ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone)
 {
     ngx_uint_t                  i;
+    ratelimit_hash_t            secret;
     ngx_http_ratelimit_use_t  **use;
 
     use = zone->uses.elts;
 
     for (i = 0; i < zone->uses.nelts; i++) {
         ratelimit_hash(ratelimit_table_secret(zone->table),
-                       use[i]->name.data, use[i]->name.len, &use[i]->secret);
+                       use[i]->name.data, use[i]->name.len, &secret);
 
-        ratelimit_sip_start(&use[i]->start, &use[i]->secret);
+        ratelimit_hasher_init(&use[i]->hasher, &secret);
     }
 }
 

@@ -14,7 +14,7 @@
 #include <ngx_http.h>
 
 #include "core/ratelimit.h"
-#include "core/ratelimit_hash.h"
+#include "core/ratelimit_key.h"
 #include "store/ratelimit_table.h"
 
 
@@ -30,7 +30,7 @@ typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
 
 /*
  * A set of counters in a zone.  Uses of one name share their counters; the
- * zone's own have the empty name.  The store sets secret, and class of each
+ * zone's own have the empty name.  The store sets hasher, and class of each
  * rule, when the configuration has been read.
  */
 
@@ -45,8 +45,7 @@ typedef struct {
     ngx_uint_t                      lasting;  /* a refusal holds as long as it
                                                  says: nobody gives back; of
                                                  one name all or none */
-    ratelimit_hash_t                secret;   /* for hashing keys */
-    ratelimit_sip_t                 start;    /* the same, ready */
+    ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
 } ngx_http_ratelimit_use_t;
 

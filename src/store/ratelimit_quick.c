@@ -14,7 +14,7 @@ static ratelimit_inline int ratelimit_quick_run(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
     uint32_t me, const ratelimit_shape_t *shape);
 static ratelimit_inline int ratelimit_quick_find(ratelimit_row_t *rows,
-    size_t n, uint64_t segment);
+    size_t n, uint64_t segment, const ratelimit_shape_t *shape);
 static ratelimit_inline int ratelimit_quick_guarded(
     const ratelimit_row_t *rows, size_t n);
 static ratelimit_inline int ratelimit_quick_refuse(ratelimit_row_t *rows,
@@ -146,7 +146,7 @@ ratelimit_quick_run(ratelimit_item_t *items, ratelimit_place_t *places,
     now = &places[0].clock;
     *now = *clock;
 
-    found = ratelimit_quick_find(rows, n, number);
+    found = ratelimit_quick_find(rows, n, number, shape);
 
     if (found && ratelimit_quick_guarded(rows, n)
         && ratelimit_quick_refuse(rows, n, now, shape, segment, ticket))
@@ -178,7 +178,8 @@ ratelimit_quick_run(ratelimit_item_t *items, ratelimit_place_t *places,
 
 
 static ratelimit_inline int
-ratelimit_quick_find(ratelimit_row_t *rows, size_t n, uint64_t segment)
+ratelimit_quick_find(ratelimit_row_t *rows, size_t n, uint64_t segment,
+    const ratelimit_shape_t *shape)
 {
     int     found;
     size_t  i;
@@ -188,7 +189,7 @@ ratelimit_quick_find(ratelimit_row_t *rows, size_t n, uint64_t segment)
 #pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
-        found &= ratelimit_row_find(&rows[i], segment);
+        found &= ratelimit_row_find(&rows[i], segment, shape);
     }
 
     return found;

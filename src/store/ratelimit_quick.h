@@ -33,10 +33,26 @@ ratelimit_row_small(const ratelimit_shape_t *shape)
 }
 
 
+/*
+ * States that fill a few lines behind the ids: it takes as long to have most of
+ * them come from memory together with the ids as to have these come alone.
+ */
+
+static ratelimit_inline void
+ratelimit_row_prefetch(const ratelimit_slot_t *bucket)
+{
+    __builtin_prefetch(bucket);
+    __builtin_prefetch(bucket + RATELIMIT_WAYS);
+    __builtin_prefetch(bucket + 2 * RATELIMIT_WAYS);
+    __builtin_prefetch(bucket + 3 * RATELIMIT_WAYS);
+}
+
+
 /* returns 0 if there is no slot; then the place knows where it could be */
 
 static ratelimit_inline int
-ratelimit_row_find(ratelimit_row_t *row, uint64_t segment)
+ratelimit_row_find(ratelimit_row_t *row, uint64_t segment,
+    const ratelimit_shape_t *shape)
 {
     uint64_t            mix, period;
     ratelimit_slot_t   *first, *second;
@@ -49,6 +65,14 @@ ratelimit_row_find(ratelimit_row_t *row, uint64_t segment)
 
     mix = ratelimit_slot_mix(&place->hash, period);
     first = ratelimit_slot_first(table, segment, mix);
+    second = NULL;
+
+    if (!ratelimit_row_small(shape)) {
+        second = ratelimit_slot_bucket(table, segment, mix);
+
+        ratelimit_row_prefetch(first);
+        ratelimit_row_prefetch(second);
+    }
 
     row->fingerprint = ratelimit_slot_fingerprint(&place->hash, period);
     row->slot = ratelimit_slot_search(first, row->fingerprint);
@@ -57,7 +81,10 @@ ratelimit_row_find(ratelimit_row_t *row, uint64_t segment)
         return 1;
     }
 
-    second = ratelimit_slot_bucket(table, segment, mix);
+    if (ratelimit_row_small(shape)) {
+        second = ratelimit_slot_bucket(table, segment, mix);
+    }
+
     row->slot = ratelimit_slot_search(second, row->fingerprint);
 
     if (row->slot) {

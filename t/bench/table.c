@@ -144,8 +144,7 @@ table_decide(table_store_t *s, uint64_t number, uint64_t now)
         return rbtree_check(s->tree, key, sizeof(key), now / 1000000);
     }
 
-    ratelimit_hash_key(ratelimit_table_secret(&s->fleet.table), key,
-                       sizeof(key), &place.hash);
+    ratelimit_key_hash(&s->fleet.hasher, key, sizeof(key), &place.hash);
 
     place.table = &s->fleet.table;
     item.rule = &s->fleet.rules[0];

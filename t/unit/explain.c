@@ -65,8 +65,7 @@ explain_ask(fleet_t *f, uint64_t key, ratelimit_item_t *items,
     size_t            i;
     ratelimit_hash_t  hash;
 
-    ratelimit_hash_key(ratelimit_table_secret(&f->table), &key,
-                       sizeof(uint64_t), &hash);
+    fleet_hash(f, key, &hash);
 
     for (i = 0; i < f->n; i++) {
         memset(&items[i], 0xa5, sizeof(ratelimit_item_t));

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "core/ratelimit.h"
+#include "core/ratelimit_key.h"
 #include "store/ratelimit_table.h"
 
 #include "tap.h"
@@ -29,6 +30,7 @@
 typedef struct {
     ratelimit_lifelines_t  *lifelines;
     ratelimit_table_t       table;
+    ratelimit_hasher_t      hasher;
     ratelimit_shape_t       shape;
     ratelimit_rule_t        rules[FLEET_LIMITS];
     size_t                  n;
@@ -109,10 +111,19 @@ fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
         exit(2);
     }
 
+    ratelimit_hasher_init(&f->hasher, ratelimit_table_secret(&f->table));
+
     for (i = 0; i < f->n; i++) {
         f->rules[i].class = ratelimit_table_class(&f->table, &f->rules[i],
                                                   f->me);
     }
+}
+
+
+static void __attribute__((unused))
+fleet_hash(const fleet_t *f, uint64_t key, ratelimit_hash_t *hash)
+{
+    ratelimit_key_hash(&f->hasher, &key, sizeof(uint64_t), hash);
 }
 
 
@@ -125,8 +136,7 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
     ratelimit_clock_t  clock;
     ratelimit_place_t  places[FLEET_LIMITS];
 
-    ratelimit_hash_key(ratelimit_table_secret(&f->table), &key,
-                       sizeof(uint64_t), &hash);
+    fleet_hash(f, key, &hash);
 
     for (i = 0; i < f->n; i++) {
         items[i].rule = &f->rules[i];

@@ -80,8 +80,7 @@ full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
     clock.wall = f.now;
 
     for (key = 0; key < KEYS; key++) {
-        ratelimit_hash_key(ratelimit_table_secret(&f.table), &key,
-                           sizeof(uint64_t), &place.hash);
+        fleet_hash(&f, key, &place.hash);
 
         (void) ratelimit_table_decide(&item, &place, 1, &clock, f.me);
         ratelimit_table_refund(&item, &place, 1, &clock, f.me);
@@ -99,8 +98,7 @@ full_segment(const fleet_t *f, uint64_t key)
 {
     ratelimit_hash_t  hash;
 
-    ratelimit_hash_key(ratelimit_table_secret(&f->table), &key,
-                       sizeof(uint64_t), &hash);
+    fleet_hash(f, key, &hash);
 
     return ratelimit_slot_segment(&f->table, &hash);
 }

@@ -154,12 +154,9 @@ hammer_exact(ratelimit_algorithm_e algorithm, uint32_t buckets, size_t n)
 static int
 hammer_hit_two(fleet_t *f, uint64_t key)
 {
-    uint64_t           everybody;
     ratelimit_clock_t  clock;
     ratelimit_item_t   items[2];
     ratelimit_place_t  places[2];
-
-    everybody = UINT64_MAX;
 
     clock.now = f->now;
     clock.wall = f->now;
@@ -174,10 +171,8 @@ hammer_hit_two(fleet_t *f, uint64_t key)
     places[0].table = &f->table;
     places[1].table = &f->table;
 
-    ratelimit_hash_key(ratelimit_table_secret(&f->table), &key,
-                       sizeof(uint64_t), &places[0].hash);
-    ratelimit_hash_key(ratelimit_table_secret(&f->table), &everybody,
-                   sizeof(uint64_t), &places[1].hash);
+    fleet_hash(f, key, &places[0].hash);
+    fleet_hash(f, UINT64_MAX, &places[1].hash);
 
     return ratelimit_table_check(items, places, 2, &clock, f->me);
 }

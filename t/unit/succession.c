@@ -205,10 +205,8 @@ succession_pair_run(fleet_t *f, int number, void *data)
         places[0].table = &pair->x->table;
         places[1].table = &pair->y->table;
 
-        ratelimit_hash_key(ratelimit_table_secret(&pair->x->table), &key,
-                       sizeof(uint64_t), &places[0].hash);
-        ratelimit_hash_key(ratelimit_table_secret(&pair->y->table), "all", 3,
-                       &places[1].hash);
+        fleet_hash(pair->x, key, &places[0].hash);
+        fleet_hash(pair->y, UINT64_MAX, &places[1].hash);
 
         (void) ratelimit_table_check(items, places, 2, &clock, f->me);
 

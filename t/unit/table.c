@@ -129,8 +129,7 @@ table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
     clock.now = f.now;
     clock.wall = f.now;
 
-    ratelimit_hash_key(ratelimit_table_secret(&f.table), &key,
-                       sizeof(uint64_t), &hash);
+    fleet_hash(&f, key, &hash);
 
     item.rule = &f.rules[0];
     item.cost = 1;
