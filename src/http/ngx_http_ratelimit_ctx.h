@@ -167,6 +167,7 @@ ngx_http_ratelimit_add_rows(ngx_http_ratelimit_ctx_t *ctx,
         subject->key = *key;
         subject->backend = zone->redis ? NGX_HTTP_RATELIMIT_REDIS
                                        : NGX_HTTP_RATELIMIT_SHM;
+        subject->reserved = (limit->outcomes != NULL);
         subject->stamp = 0;
         subject++;
 

@@ -1,7 +1,7 @@
 
 /*
- * The store in Redis: what is asked, for how long the answer is waited for,
- * and whether there is any use in asking.
+ * The store in Redis: what is asked, whether there is any use in asking, and
+ * what an answer means.
  */
 
 
@@ -18,8 +18,6 @@ static ngx_int_t ngx_http_ratelimit_redis_ask(
     ratelimit_script_e op);
 static ngx_int_t ngx_http_ratelimit_redis_submit(
     ngx_http_ratelimit_redis_command_t *command);
-static void ngx_http_ratelimit_redis_await(
-    ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_give_back(
     ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_retry(
@@ -30,10 +28,6 @@ static ngx_int_t ngx_http_ratelimit_redis_understand(
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_redis_verdicts(
     ngx_http_ratelimit_query_t *q, ngx_str_t *text);
-static ngx_http_ratelimit_query_t *ngx_http_ratelimit_redis_leave(
-    ngx_http_ratelimit_redis_command_t *command);
-static void ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
-    ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_msec_t age);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
@@ -154,10 +148,7 @@ ngx_http_ratelimit_redis_submit(ngx_http_ratelimit_redis_command_t *command)
     command->told = told;
     command->sent = ngx_current_msec;
 
-    if (ngx_http_ratelimit_redis_send(command, command->data,
-                                      command->last - command->data)
-        != NGX_OK)
-    {
+    if (ngx_http_ratelimit_redis_send(command) != NGX_OK) {
         ngx_free(command);
         ngx_http_ratelimit_redis_failure(redis, told);
         return NGX_ERROR;
@@ -168,109 +159,6 @@ ngx_http_ratelimit_redis_submit(ngx_http_ratelimit_redis_command_t *command)
     ngx_atomic_fetch_add(&redis->shared->commands, 1);
 
     return NGX_OK;
-}
-
-
-/* most wait equally long: who comes last runs out of time last */
-
-static void
-ngx_http_ratelimit_redis_await(ngx_http_ratelimit_redis_command_t *command)
-{
-    ngx_queue_t                         *q;
-    ngx_event_t                         *timer;
-    ngx_http_ratelimit_redis_t          *redis;
-    ngx_http_ratelimit_redis_command_t  *other;
-
-    redis = command->redis;
-    timer = redis->timer;
-
-    for (q = ngx_queue_last(&redis->pending);
-         q != ngx_queue_sentinel(&redis->pending);
-         q = ngx_queue_prev(q))
-    {
-        other = ngx_queue_data(q, ngx_http_ratelimit_redis_command_t, queue);
-
-        if ((ngx_msec_int_t) (command->deadline - other->deadline) >= 0) {
-            break;
-        }
-    }
-
-    ngx_queue_insert_after(q, &command->queue);
-
-    timer->cancelable = 0;
-
-    if (timer->timer_set
-        && (ngx_msec_int_t) (timer->timer.key - command->deadline) > 0)
-    {
-        ngx_del_timer(timer);
-    }
-
-    if (!timer->timer_set) {
-        ngx_add_timer(timer, command->deadline - ngx_current_msec);
-    }
-}
-
-
-/* the timer is that of the oldest command, or of one that is gone since */
-
-void
-ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
-{
-    ngx_uint_t                           hurried;
-    ngx_queue_t                         *head;
-    ngx_msec_int_t                       left;
-    ngx_connection_t                    *dummy;
-    ratelimit_breaker_e                  told;
-    ngx_http_ratelimit_query_t          *q;
-    ngx_http_ratelimit_redis_t          *redis;
-    ngx_http_ratelimit_redis_command_t  *command;
-
-    dummy = ev->data;
-    redis = dummy->data;
-
-    while (!ngx_queue_empty(&redis->pending)) {
-
-        head = ngx_queue_head(&redis->pending);
-        command = ngx_queue_data(head, ngx_http_ratelimit_redis_command_t,
-                                 queue);
-
-        left = (ngx_msec_int_t) (command->deadline - ngx_current_msec);
-
-        if (left > 0) {
-
-            /* who was told to go on may have asked, and set it too late */
-
-            if (redis->timer->timer_set) {
-                ngx_del_timer(redis->timer);
-            }
-
-            ngx_add_timer(redis->timer, (ngx_msec_t) left);
-            return;
-        }
-
-        /*
-         * Its answer, if it still comes, is thrown away; when the connection
-         * is closed here, the command goes with it.
-         */
-
-        q = ngx_http_ratelimit_redis_leave(command);
-        told = command->told;
-
-        /* another Redis took most of the time: this is not to be blamed */
-
-        hurried = (command->deadline - command->sent < redis->timeout / 2);
-
-        ngx_atomic_fetch_add(&redis->shared->timeouts, 1);
-
-        ngx_http_ratelimit_redis_reason(redis, "no answer in time", NULL, 0);
-        ngx_http_ratelimit_redis_expire(command);
-
-        if (!hurried) {
-            ngx_http_ratelimit_redis_failure(redis, told);
-        }
-
-        ngx_http_ratelimit_redis_finish(redis, q, NGX_ERROR, redis->timeout);
-    }
 }
 
 
@@ -414,21 +302,9 @@ ngx_http_ratelimit_redis_verdicts(ngx_http_ratelimit_query_t *q,
 static void
 ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
 {
-    u_char     *data;
-    size_t      len;
-    ngx_int_t   rc;
-
     command->loaded = 1;
-    rc = NGX_ERROR;
 
-    data = ngx_http_ratelimit_redis_create_eval(command, &len);
-
-    if (data != NULL) {
-        rc = ngx_http_ratelimit_redis_send(command, data, len);
-        ngx_free(data);
-    }
-
-    if (rc == NGX_OK) {
+    if (ngx_http_ratelimit_redis_send(command) == NGX_OK) {
         ngx_atomic_fetch_add(&command->redis->shared->commands, 1);
         return;
     }
@@ -438,34 +314,7 @@ ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
 }
 
 
-/* from now on nobody waits for the command; returns who did, or NULL */
-
-static ngx_http_ratelimit_query_t *
-ngx_http_ratelimit_redis_leave(ngx_http_ratelimit_redis_command_t *command)
-{
-    ngx_http_ratelimit_query_t  *q;
-    ngx_http_ratelimit_redis_t  *redis;
-
-    q = command->query;
-    redis = command->redis;
-
-    command->query = NULL;
-    ngx_queue_remove(&command->queue);
-
-    /* a worker that exits does not wait for a timer without a command */
-
-    redis->timer->cancelable = ngx_queue_empty(&redis->pending);
-
-    return q;
-}
-
-
-/*
- * Redis has decided at some time since it was asked, which is as long ago as
- * age.  The request may be gone thereafter.
- */
-
-static void
+void
 ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_msec_t age)
 {

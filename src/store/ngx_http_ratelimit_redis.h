@@ -86,7 +86,8 @@ struct ngx_http_ratelimit_redis_s {
 /* a command outlives its query, which may be cancelled or run out of time */
 
 typedef struct {
-    ngx_queue_t                     queue;
+    ngx_queue_t                     queue;    /* of all that are pending */
+    ngx_queue_t                     held;     /* until there is a greeting */
     ngx_http_ratelimit_redis_t     *redis;
     ngx_http_ratelimit_query_t     *query;    /* NULL: nobody waits */
     ngx_http_ratelimit_redis_conn_t  *conn;   /* where the answer comes */
@@ -122,7 +123,31 @@ extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store;
 void ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 
+/*
+ * Tells who waits.  Redis has decided at some time since it was asked, which is
+ * as long ago as age.  The request may be gone thereafter.
+ */
+void ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_msec_t age);
+
+
+/* ngx_http_ratelimit_redis_pending.c */
+
+void ngx_http_ratelimit_redis_await(
+    ngx_http_ratelimit_redis_command_t *command);
+
+/* what was asked in the turn of the event loop that began then leaves now */
+void ngx_http_ratelimit_redis_sent(ngx_http_ratelimit_redis_t *redis,
+    ngx_msec_t turn);
+
 void ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev);
+
+/* from now on nobody waits for the command; returns who did, or NULL */
+ngx_http_ratelimit_query_t *ngx_http_ratelimit_redis_leave(
+    ngx_http_ratelimit_redis_command_t *command);
+
+/* the worker ends at once: those who wait will never be told */
+void ngx_http_ratelimit_redis_abandon(ngx_http_ratelimit_redis_t *redis);
 
 
 /* ngx_http_ratelimit_redis_health.c */
@@ -143,14 +168,6 @@ ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_command(
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_query_t *q,
     ratelimit_script_e op);
 
-/* who has asked is gone: some charges are kept, as they have no cost */
-void ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_command_t *command,
-    ngx_http_ratelimit_query_t *q);
-
-/* makes it give back what it has charged; NGX_DECLINED if that is nothing */
-ngx_int_t ngx_http_ratelimit_redis_turn(
-    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *reply);
-
 /* the store's use */
 ngx_int_t ngx_http_ratelimit_redis_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
@@ -158,6 +175,24 @@ ngx_int_t ngx_http_ratelimit_redis_use(ngx_conf_t *cf,
 /* with the whole script, for who does not know it; freed by the caller */
 u_char *ngx_http_ratelimit_redis_create_eval(
     ngx_http_ratelimit_redis_command_t *command, size_t *len);
+
+
+/* ngx_http_ratelimit_redis_unwanted.c */
+
+/* who has asked is gone: some charges are kept, as they have no cost */
+void ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_query_t *q);
+
+/*
+ * It is decided without Redis, which may still charge: that stays so, unless
+ * the request is refused, or what counts is settled without Redis as well.
+ */
+void ngx_http_ratelimit_redis_disown(
+    ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q);
+
+/* makes it give back what it has charged; NGX_DECLINED if that is nothing */
+ngx_int_t ngx_http_ratelimit_redis_turn(
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *reply);
 
 
 /* ngx_http_ratelimit_redis_conn.c: the connections of a worker */
@@ -170,11 +205,15 @@ void ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis);
 void ngx_http_ratelimit_redis_give_up(ngx_http_ratelimit_redis_t *redis);
 
 /*
- * Sends a command as these bytes; the answer comes later, never from inside.
- * NGX_ERROR if there is no connection and none can be made.
+ * Sends a command, with its script if it is to be loaded; the answer comes
+ * later, never from inside.  NGX_ERROR if there is no connection and none can
+ * be made.
  */
 ngx_int_t ngx_http_ratelimit_redis_send(
-    ngx_http_ratelimit_redis_command_t *command, u_char *data, size_t len);
+    ngx_http_ratelimit_redis_command_t *command);
+
+/* reads what has come meanwhile, and was not seen yet */
+void ngx_http_ratelimit_redis_poll(ngx_http_ratelimit_redis_t *redis);
 
 /*
  * Nobody waits for the answer to the command any longer.  A connection on

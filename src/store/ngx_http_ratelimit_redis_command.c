@@ -22,10 +22,6 @@
 /* "$" length CRLF, and the CRLF behind it */
 #define NGX_HTTP_RATELIMIT_REDIS_FRAME  (NGX_SIZE_T_LEN + 5)
 
-/* bytes of an argument with its frame */
-#define NGX_HTTP_RATELIMIT_REDIS_RECORD                                       \
-    (sizeof("$72" CRLF) - 1 + RATELIMIT_SCRIPT_ARGUMENT + sizeof(CRLF) - 1)
-
 /* bytes of a tag, at most */
 #define NGX_HTTP_RATELIMIT_REDIS_TAG    (NGX_INT64_LEN + NGX_INT32_LEN + 1)
 
@@ -52,8 +48,6 @@ static u_char *ngx_http_ratelimit_redis_write_key(u_char *p,
     ratelimit_item_t *item);
 static u_char *ngx_http_ratelimit_redis_write_tag(u_char *p,
     ratelimit_item_t *item);
-static u_char *ngx_http_ratelimit_redis_argument(
-    ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i);
 static u_char *ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark,
     size_t len);
 static u_char *ngx_http_ratelimit_redis_write_number(u_char *p,
@@ -362,67 +356,6 @@ ngx_http_ratelimit_redis_write_number(u_char *p, uint64_t number)
     } while (number);
 
     return ngx_cpymem(p, d, digits + NGX_INT64_LEN - d);
-}
-
-
-/* arguments stand at the end, behind the letter of the operation */
-
-static u_char *
-ngx_http_ratelimit_redis_argument(ngx_http_ratelimit_redis_command_t *command,
-    ngx_uint_t i)
-{
-    return command->last - (command->n - i) * NGX_HTTP_RATELIMIT_REDIS_RECORD
-           + sizeof("$72" CRLF) - 1;
-}
-
-
-void
-ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_command_t *command,
-    ngx_http_ratelimit_query_t *q)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; i < command->n; i++) {
-
-        if (q->items[i].cost) {
-            command->unwanted = 1;
-
-        } else {
-            ratelimit_script_keep(
-                               ngx_http_ratelimit_redis_argument(command, i));
-        }
-    }
-}
-
-
-ngx_int_t
-ngx_http_ratelimit_redis_turn(ngx_http_ratelimit_redis_command_t *command,
-    ngx_str_t *reply)
-{
-    u_char      *op;
-    ngx_uint_t   i;
-
-    if (reply->len != command->n * RATELIMIT_SCRIPT_VERDICT) {
-        return NGX_DECLINED;
-    }
-
-    for (i = 0; i < command->n; i++) {
-
-        if (!ratelimit_script_turn(
-                               ngx_http_ratelimit_redis_argument(command, i),
-                               reply->data + i * RATELIMIT_SCRIPT_VERDICT))
-        {
-            return NGX_DECLINED;
-        }
-    }
-
-    op = command->last - command->n * NGX_HTTP_RATELIMIT_REDIS_RECORD
-         - (sizeof("c" CRLF) - 1);
-
-    *op = RATELIMIT_SCRIPT_REFUND;
-    command->op = RATELIMIT_SCRIPT_REFUND;
-
-    return NGX_OK;
 }
 
 

@@ -14,19 +14,12 @@ static redisAsyncContext *ngx_http_ratelimit_redis_dial(
     ngx_http_ratelimit_redis_t *redis);
 static void ngx_http_ratelimit_redis_keepalive(
     ngx_http_ratelimit_redis_t *redis, redisAsyncContext *context);
-static ngx_int_t ngx_http_ratelimit_redis_greet(
-    ngx_http_ratelimit_redis_conn_t *conn);
-static ngx_int_t ngx_http_ratelimit_redis_say(
-    ngx_http_ratelimit_redis_conn_t *conn, int argc, ngx_str_t *words);
-
-static ngx_uint_t ngx_http_ratelimit_redis_is_made(
-    ngx_http_ratelimit_redis_conn_t *conn);
-static void ngx_http_ratelimit_redis_made(
-    ngx_http_ratelimit_redis_conn_t *conn);
+static ngx_int_t ngx_http_ratelimit_redis_transmit(
+    ngx_http_ratelimit_redis_command_t *command);
+static void ngx_http_ratelimit_redis_explain(ngx_http_ratelimit_redis_t *redis,
+    const redisAsyncContext *context);
 static void ngx_http_ratelimit_redis_on_connect(
     const redisAsyncContext *context, int status);
-static void ngx_http_ratelimit_redis_on_greeting(redisAsyncContext *context,
-    void *reply, void *data);
 static void ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context,
     void *reply, void *data);
 
@@ -84,8 +77,7 @@ ngx_http_ratelimit_redis_give_up(ngx_http_ratelimit_redis_t *redis)
 
 
 ngx_int_t
-ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command,
-    u_char *data, size_t len)
+ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command)
 {
     ngx_http_ratelimit_redis_t        *redis;
     ngx_http_ratelimit_redis_conn_t  **conn;
@@ -106,18 +98,97 @@ ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command,
         }
     }
 
-    if (redisAsyncFormattedCommand((*conn)->context,
-                                   ngx_http_ratelimit_redis_on_reply, command,
-                                   (char *) data, len)
-        != REDIS_OK)
-    {
+    command->conn = *conn;
+
+    /* nothing is to be done by who is not known yet, or in another database */
+
+    if ((*conn)->greetings) {
+        ngx_queue_insert_tail(&(*conn)->held, &command->held);
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_redis_transmit(command);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command)
+{
+    int      rc;
+    u_char  *data;
+    size_t   len;
+
+    data = command->data;
+    len = command->last - command->data;
+
+    if (command->loaded) {
+        data = ngx_http_ratelimit_redis_create_eval(command, &len);
+        if (data == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    rc = redisAsyncFormattedCommand(command->conn->context,
+                                    ngx_http_ratelimit_redis_on_reply, command,
+                                    (char *) data, len);
+
+    if (command->loaded) {
+        ngx_free(data);
+    }
+
+    if (rc != REDIS_OK) {
         return NGX_ERROR;
     }
 
-    (*conn)->expected++;
-    command->conn = *conn;
+    command->conn->expected++;
 
     return NGX_OK;
+}
+
+
+/* what nobody waits for any longer was never sent, and never will be */
+
+void
+ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_conn_t *conn,
+    ngx_uint_t lost)
+{
+    ngx_queue_t                         *q;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    if (lost && !ngx_queue_empty(&conn->held)) {
+        ngx_http_ratelimit_redis_explain(conn->redis, conn->context);
+    }
+
+    while (!ngx_queue_empty(&conn->held)) {
+        q = ngx_queue_head(&conn->held);
+        ngx_queue_remove(q);
+
+        command = ngx_queue_data(q, ngx_http_ratelimit_redis_command_t, held);
+
+        if (lost || command->expired
+            || ngx_http_ratelimit_redis_transmit(command) != NGX_OK)
+        {
+            ngx_http_ratelimit_redis_reply(command,
+                                           NGX_HTTP_RATELIMIT_REDIS_LOST,
+                                           NULL);
+        }
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_poll(ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_uint_t                        i;
+    ngx_http_ratelimit_redis_conn_t  *conn;
+
+    for (i = 0; i < redis->connections; i++) {
+        conn = redis->conns[i];
+
+        if (conn != NULL && conn->connected) {
+            redisAsyncHandleRead(conn->context);
+        }
+    }
 }
 
 
@@ -145,6 +216,11 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
     redisAsyncContext                *context;
     ngx_http_ratelimit_redis_conn_t  *conn;
 
+    /* unless a better reason is known */
+
+    ngx_http_ratelimit_redis_reason(redis, "no connection can be made", NULL,
+                                    0);
+
     context = ngx_http_ratelimit_redis_dial(redis);
     if (context == NULL) {
         return NULL;
@@ -156,6 +232,8 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis)
         redisAsyncFree(context);
         return NULL;
     }
+
+    ngx_queue_init(&conn->held);
 
     conn->redis = redis;
     conn->context = context;
@@ -255,74 +333,6 @@ ngx_http_ratelimit_redis_keepalive(ngx_http_ratelimit_redis_t *redis,
 }
 
 
-/* what comes first, though nobody waits for the answers before going on */
-
-static ngx_int_t
-ngx_http_ratelimit_redis_greet(ngx_http_ratelimit_redis_conn_t *conn)
-{
-    int                          n;
-    u_char                       db[NGX_INT_T_LEN];
-    ngx_str_t                    words[3];
-    ngx_http_ratelimit_redis_t  *redis;
-
-    redis = conn->redis;
-
-    if (redis->password.len) {
-        n = 0;
-        ngx_str_set(&words[n], "AUTH");
-        n++;
-
-        if (redis->user.len) {
-            words[n++] = redis->user;
-        }
-
-        words[n++] = redis->password;
-
-        if (ngx_http_ratelimit_redis_say(conn, n, words) != NGX_OK) {
-            return NGX_ERROR;
-        }
-    }
-
-    if (redis->db == 0) {
-        return NGX_OK;
-    }
-
-    ngx_str_set(&words[0], "SELECT");
-    words[1].data = db;
-    words[1].len = ngx_sprintf(db, "%ui", redis->db) - db;
-
-    return ngx_http_ratelimit_redis_say(conn, 2, words);
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_redis_say(ngx_http_ratelimit_redis_conn_t *conn, int argc,
-    ngx_str_t *words)
-{
-    int          i;
-    size_t       len[3];
-    const char  *argv[3];
-
-    for (i = 0; i < argc; i++) {
-        argv[i] = (char *) words[i].data;
-        len[i] = words[i].len;
-    }
-
-    if (redisAsyncCommandArgv(conn->context,
-                              ngx_http_ratelimit_redis_on_greeting, conn,
-                              argc, argv, len)
-        != REDIS_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    conn->expected++;
-    conn->greetings++;
-
-    return NGX_OK;
-}
-
-
 /* others may take its place at once, though it may be freed a bit later */
 
 void
@@ -369,51 +379,19 @@ ngx_http_ratelimit_redis_on_connect(const redisAsyncContext *context,
 }
 
 
-/* there is a time for connecting and for greetings */
-
-static ngx_uint_t
-ngx_http_ratelimit_redis_is_made(ngx_http_ratelimit_redis_conn_t *conn)
-{
-    return !conn->connection->write->timer_set;
-}
-
+/* hiredis takes a reply that the reader refuses for lack of memory */
 
 static void
-ngx_http_ratelimit_redis_made(ngx_http_ratelimit_redis_conn_t *conn)
+ngx_http_ratelimit_redis_explain(ngx_http_ratelimit_redis_t *redis,
+    const redisAsyncContext *context)
 {
-    ngx_event_t  *wev;
-
-    wev = conn->connection->write;
-
-    if (conn->greetings == 0 && wev->timer_set) {
-        ngx_del_timer(wev);
+    if (context->err) {
+        ngx_http_ratelimit_redis_reason(redis,
+                                        context->err == REDIS_ERR_OOM
+                                        ? "its answer makes no sense"
+                                        : context->errstr,
+                                        NULL, 0);
     }
-}
-
-
-static void
-ngx_http_ratelimit_redis_on_greeting(redisAsyncContext *context, void *reply,
-    void *data)
-{
-    redisReply                       *r = reply;
-    ngx_http_ratelimit_redis_conn_t  *conn = data;
-
-    if (r == NULL) {
-        return;
-    }
-
-    if (r->type == REDIS_REPLY_STATUS) {
-        conn->greetings--;
-        ngx_http_ratelimit_redis_made(conn);
-        return;
-    }
-
-    if (r->type == REDIS_REPLY_ERROR) {
-        ngx_http_ratelimit_redis_reason(conn->redis, "it answers", r->str,
-                                        r->len);
-    }
-
-    ngx_http_ratelimit_redis_hang_up(conn);
 }
 
 
@@ -435,15 +413,7 @@ ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context, void *reply,
             ngx_http_ratelimit_redis_lost(context->data);
         }
 
-        /* hiredis takes a reply that the reader refuses for lack of memory */
-
-        if (context->err) {
-            ngx_http_ratelimit_redis_reason(command->redis,
-                                            context->err == REDIS_ERR_OOM
-                                            ? "its answer makes no sense"
-                                            : context->errstr,
-                                            NULL, 0);
-        }
+        ngx_http_ratelimit_redis_explain(command->redis, context);
 
         type = NGX_HTTP_RATELIMIT_REDIS_LOST;
 

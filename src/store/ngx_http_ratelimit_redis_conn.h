@@ -26,6 +26,7 @@ struct ngx_http_ratelimit_redis_conn_s {
     ngx_uint_t                      expected; /* replies */
     ngx_uint_t                      missed;   /* in a row */
     ngx_uint_t                      greetings;  /* to be answered */
+    ngx_queue_t                     held;     /* commands, until then */
     ngx_uint_t                      batch;    /* commands not sent yet */
     unsigned                        connected:1;
     unsigned                        writing:1;
@@ -41,6 +42,21 @@ void ngx_http_ratelimit_redis_hang_up(ngx_http_ratelimit_redis_conn_t *conn);
 
 /* it is of no use any more */
 void ngx_http_ratelimit_redis_lost(ngx_http_ratelimit_redis_conn_t *conn);
+
+/* sends the commands that were held, or tells that they are lost */
+void ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_conn_t *conn,
+    ngx_uint_t lost);
+
+
+/* ngx_http_ratelimit_redis_greet.c */
+
+ngx_int_t ngx_http_ratelimit_redis_greet(
+    ngx_http_ratelimit_redis_conn_t *conn);
+
+/* whether it is connected and greeted; notes that it may be */
+ngx_uint_t ngx_http_ratelimit_redis_is_made(
+    ngx_http_ratelimit_redis_conn_t *conn);
+void ngx_http_ratelimit_redis_made(ngx_http_ratelimit_redis_conn_t *conn);
 
 
 /* ngx_http_ratelimit_redis_events.c: hiredis on nginx's event loop */

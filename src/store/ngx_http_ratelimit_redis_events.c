@@ -106,11 +106,14 @@ ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev)
 static void
 ngx_http_ratelimit_redis_write_handler(ngx_event_t *wev)
 {
+    ngx_msec_t                        turn;
     ngx_connection_t                 *c;
+    ngx_http_ratelimit_redis_t       *redis;
     ngx_http_ratelimit_redis_conn_t  *conn;
 
     c = wev->data;
     conn = c->data;
+    redis = conn->redis;
 
     if (wev->timedout) {
         ngx_http_ratelimit_redis_reason(conn->redis, "connection timed out",
@@ -127,6 +130,15 @@ ngx_http_ratelimit_redis_write_handler(ngx_event_t *wev)
 
     if (c->data == conn) {
         conn->writing = 0;
+    }
+
+    /* the turn may have taken long: Redis' time begins now */
+
+    turn = ngx_current_msec;
+    ngx_time_update();
+
+    if (ngx_current_msec != turn) {
+        ngx_http_ratelimit_redis_sent(redis, turn);
     }
 }
 
@@ -216,6 +228,8 @@ ngx_http_ratelimit_redis_cleanup(void *data)
     /* hiredis 1 has still to tell those who wait */
 
     conn->context->data = NULL;
+
+    ngx_http_ratelimit_redis_release(conn, 1);
 
     ngx_free(conn);
 }

@@ -72,7 +72,7 @@ ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
             text++;
         }
 
-        *p++ = '"';
+        p = ngx_slprintf(p, last, "\"");
     }
 
     redis->reason_len = p - redis->reason;

@@ -10,6 +10,7 @@
 
 static ngx_int_t ngx_http_ratelimit_redis_find_host(ngx_conf_t *cf,
     ngx_http_ratelimit_redis_t *redis);
+static ngx_uint_t ngx_http_ratelimit_redis_is_name(ngx_str_t *host);
 static ngx_int_t ngx_http_ratelimit_redis_init_shared(
     ngx_shm_zone_t *shm_zone, void *data);
 static ngx_int_t ngx_http_ratelimit_redis_init_server(ngx_cycle_t *cycle,
@@ -90,8 +91,7 @@ ngx_http_ratelimit_redis_find_host(ngx_conf_t *cf,
     redis->addrs = u.addrs;
     redis->naddrs = u.naddrs;
 
-    if (ngx_inet_addr(u.host.data, u.host.len) == INADDR_NONE
-        && ngx_strlchr(u.host.data, u.host.data + u.host.len, ':') == NULL
+    if (ngx_http_ratelimit_redis_is_name(&redis->host)
         && clcf->resolver != NULL && clcf->resolver->connections.nelts)
     {
         redis->resolver = clcf->resolver;
@@ -110,6 +110,17 @@ ngx_http_ratelimit_redis_find_host(ngx_conf_t *cf,
                   &redis->file, redis->line);
 
     return redis->resolver ? NGX_OK : NGX_ERROR;
+}
+
+
+/* neither an address nor this machine, which a resolver may not know */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_is_name(ngx_str_t *host)
+{
+    return ngx_inet_addr(host->data, host->len) == INADDR_NONE
+           && ngx_strlchr(host->data, host->data + host->len, ':') == NULL
+           && ngx_strcasecmp(host->data, (u_char *) "localhost") != 0;
 }
 
 
@@ -223,6 +234,7 @@ ngx_http_ratelimit_redis_exit_server(ngx_cycle_t *cycle,
         return NGX_OK;
     }
 
+    ngx_http_ratelimit_redis_abandon(redis);
     ngx_http_ratelimit_redis_close(redis);
 
     shared = redis->shared;

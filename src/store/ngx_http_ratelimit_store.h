@@ -69,6 +69,8 @@ typedef struct {
     ngx_http_ratelimit_use_t       *use;
     ngx_str_t                       key;      /* lives as long as the request */
     ngx_http_ratelimit_backend_e    backend;
+    ngx_uint_t                      reserved; /* its charge may be given back
+                                                 when the outcome is known */
     uint64_t                        stamp;    /* of the twin in shared memory
                                                  that a charge in Redis has */
 } ngx_http_ratelimit_subject_t;
