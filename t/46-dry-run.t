@@ -167,3 +167,49 @@ GET /t
 ["X-Status: PASSED", "X-Status: SOFT", "X-Status: REJECTED_DRY_RUN"]
 --- logged eval
 [undef, undef, qr/limiting requests, dry run/]
+
+
+
+=== TEST 9: what was charged in earnest stays so if a dry run refuses later
+--- http_config
+    ratelimit_zone $arg_k zone=earnest:1m rate=3r/h;
+    ratelimit_zone $arg_k zone=tried:1m rate=1r/h;
+--- config
+    add_header X-Status $ratelimit_status always;
+
+    location /direct { ratelimit zone=earnest; try_files /no @after; }
+    location /long { ratelimit zone=earnest cost=1; try_files /no @after; }
+    location /after { ratelimit zone=earnest after_auth;
+                      try_files /no @before; }
+    location @after { ratelimit zone=tried after_auth;
+                      ratelimit_dry_run on; try_files /index.html =404; }
+    location @before { ratelimit zone=tried; ratelimit_dry_run on;
+                       try_files /index.html =404; }
+--- request eval
+[map { ("GET /$_?k=$_") x 5 } qw(direct long after)]
+--- error_code eval
+[((200) x 3, 429, 429) x 3]
+--- response_headers eval
+[("X-Status: PASSED", ("X-Status: REJECTED_DRY_RUN") x 2,
+  ("X-Status: REJECTED") x 2) x 3]
+
+
+
+=== TEST 10: what a dry run charged is given back by whoever refuses later
+--- http_config
+    ratelimit_zone $arg_k zone=dry_first:1m rate=3r/h;
+    ratelimit_zone $arg_k zone=second:1m rate=1r/h;
+--- config
+    location /direct { ratelimit zone=dry_first; ratelimit_dry_run on;
+                       try_files /no @wet; }
+    location /wet { ratelimit zone=dry_first cost=1; ratelimit_dry_run on;
+                    try_files /no @wet; }
+    location /dry { ratelimit zone=dry_first; ratelimit zone=second after_auth;
+                    ratelimit_dry_run on; try_files /index.html =404; }
+    location @wet { ratelimit zone=second after_auth;
+                    try_files /index.html =404; }
+    location /left { ratelimit zone=dry_first; try_files /index.html =404; }
+--- request eval
+[map { (("GET /$_?k=$_") x 4, ("GET /left?k=$_") x 3) } qw(direct wet dry)]
+--- error_code eval
+[(200, 429, 429, 429, 200, 200, 429) x 2, (200) x 4, 200, 200, 429]

@@ -33,6 +33,7 @@ struct ngx_http_ratelimit_ctx_s {
     unsigned                        waiting:1;  /* for the store */
     unsigned                        answered:1; /* by the store, just now */
     unsigned                        queued:1;   /* for a token */
+    unsigned                        dry:1;      /* charged by a dry run */
     unsigned                        failed:1;   /* a limit can't be asked */
     unsigned                        measured:1; /* whether there is */
     unsigned                        spare:1;    /* capacity to spare */
@@ -230,6 +231,16 @@ ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
     if (status > ctx->status) {
         ctx->status = status;
     }
+}
+
+
+/* all items so far, by a dry run or in earnest */
+
+static ngx_inline void
+ngx_http_ratelimit_set_charged(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ctx->charged = ctx->n;
+    ctx->dry = ctx->conf->dry_run;
 }
 
 

@@ -113,8 +113,9 @@ ngx_http_ratelimit_direct_run(ngx_http_request_t *r,
     }
 
     ctx->last = n;
-    ctx->charged = n;
     ctx->status = NGX_HTTP_RATELIMIT_PASSED;
+
+    ngx_http_ratelimit_set_charged(ctx);
 
     return NGX_DECLINED;
 }

@@ -265,7 +265,7 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
     if (r->write_event_handler != ngx_http_ratelimit_wait_handler) {
 
         if (rc == NGX_OK && q->allowed) {
-            ctx->charged = ctx->n;
+            ngx_http_ratelimit_set_charged(ctx);
         }
 
         return;
@@ -306,7 +306,11 @@ ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
 
     ctx->first = first;
 
-    ngx_http_ratelimit_unuse(ctx);
+    /* a dry run lets pass, so what was charged in earnest is used */
+
+    if (!ctx->conf->dry_run || ctx->dry) {
+        ngx_http_ratelimit_unuse(ctx);
+    }
 
     return ngx_http_ratelimit_refuse(ctx);
 }
@@ -357,8 +361,7 @@ ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx)
         return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_OPEN);
     }
 
-    ctx->charged = ctx->n;
-
+    ngx_http_ratelimit_set_charged(ctx);
     ngx_http_ratelimit_set_status(ctx,
                                   ctx->failed ? NGX_HTTP_RATELIMIT_FAILED_OPEN
                                               : NGX_HTTP_RATELIMIT_PASSED);
