@@ -490,3 +490,57 @@ __DATA__
 [($::good) x 2, ($::other) x 4]
 --- error_code eval
 [200, 429, 200, 200, 200, 429]
+
+
+
+=== TEST 19: where none applied, a redirect leads to those that do
+--- http_config
+    ratelimit_zone $remote_user zone=there:1m rate=2r/d;
+    ratelimit_zone $arg_k zone=here:1m rate=$arg_r;
+--- config
+    auth_basic realm;
+
+    location /if { ratelimit zone=there after_auth if=$arg_x;
+                   try_files /no @to; }
+    location /key { ratelimit zone=here after_auth rate=1r/d;
+                    try_files /no /between; }
+    location /rate { ratelimit zone=here key=x after_auth;
+                     error_page 404 = @to; }
+    location /between { ratelimit zone=there cost=9 after_auth if=$arg_x;
+                        try_files /no @to; }
+    location @to { auth_basic off; ratelimit zone=there after_auth;
+                   try_files /index.html =404; }
+--- request eval
+["GET /if", "GET /key", "GET /rate", "GET /if", "GET /key", "GET /rate"]
+--- more_headers eval
+[$::good, $::good, $::good, ($::other) x 3]
+--- error_code eval
+[200, 200, 429, 200, 200, 429]
+--- response_headers eval
+[(map { "X-Zone: there\nX-RateLimit-Remaining: $_" } 1, 0, 0) x 2]
+
+
+
+=== TEST 20: there the page of a refusal is not a verified user either
+--- http_config
+    ratelimit_zone $remote_user zone=later:1m rate=2r/d;
+--- config
+    auth_basic realm;
+    recursive_error_pages on;
+
+    location /t { ratelimit zone=later after_auth if=$arg_x;
+                  error_page 401 = @page; try_files /no @to; }
+    location /free { auth_basic off; ratelimit zone=later after_auth if=$arg_x;
+                     try_files /no @to; }
+    location @to { ratelimit zone=later after_auth;
+                   error_page 401 = @page; try_files /index.html =404; }
+    location @page { auth_basic off; ratelimit zone=later after_auth;
+                     try_files /page.html =404; }
+--- request eval
+[("GET /t") x 3, ("GET /free") x 3, "GET /t", "GET /free", "GET /t"]
+--- more_headers eval
+[($::bad) x 6, ($::good) x 3]
+--- error_code eval
+[(200) x 8, 429]
+--- response_body_like eval
+[("the page") x 6, ("It works") x 2, "quota"]

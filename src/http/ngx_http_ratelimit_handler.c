@@ -99,6 +99,7 @@ ngx_http_ratelimit_note_access(ngx_http_request_t *r,
 ngx_int_t
 ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
 {
+    ngx_int_t                       rc;
     ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
@@ -109,7 +110,15 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    return ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
+    rc = ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
+
+    /* whom nobody has refused may be led to another limit, which applies */
+
+    if (rc == NGX_DECLINED) {
+        ctx->access = NULL;
+    }
+
+    return rc;
 }
 
 
