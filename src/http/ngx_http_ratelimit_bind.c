@@ -15,6 +15,7 @@ typedef ngx_int_t (*ngx_http_ratelimit_bind_pt)(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 
 
+static void ngx_http_ratelimit_find_stages(ngx_http_ratelimit_set_t *set);
 static ngx_int_t ngx_http_ratelimit_bind_set(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
 static ngx_int_t ngx_http_ratelimit_count_rules(ngx_conf_t *cf,
@@ -33,7 +34,8 @@ static ngx_int_t ngx_http_ratelimit_check_name(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_bind_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
-static ngx_uint_t ngx_http_ratelimit_gives_back(ngx_http_ratelimit_set_t *set,
+static ngx_uint_t ngx_http_ratelimit_gives_back(
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
 
 
@@ -76,11 +78,14 @@ ngx_http_ratelimit_bind(ngx_conf_t *cf)
     sets = rmcf->sets.elts;
 
     for (i = 0; i < rmcf->sets.nelts; i++) {
+        ngx_http_ratelimit_find_stages(sets[i]);
+        rmcf->stages |= sets[i]->stages;
+    }
+
+    for (i = 0; i < rmcf->sets.nelts; i++) {
         if (ngx_http_ratelimit_bind_set(cf, sets[i]) != NGX_OK) {
             return NGX_ERROR;
         }
-
-        rmcf->stages |= sets[i]->stages;
     }
 
     if (ngx_http_ratelimit_elastic_bind(cf) != NGX_OK) {
@@ -92,6 +97,20 @@ ngx_http_ratelimit_bind(ngx_conf_t *cf)
     }
 
     return ngx_http_ratelimit_store_finish(cf);
+}
+
+
+static void
+ngx_http_ratelimit_find_stages(ngx_http_ratelimit_set_t *set)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_limit_t  *limits;
+
+    limits = set->limits.elts;
+
+    for (i = 0; i < set->limits.nelts; i++) {
+        set->stages |= limits[i].stage;
+    }
 }
 
 
@@ -146,8 +165,6 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         } else {
             set->nrules_before += n;
         }
-
-        set->stages |= limits[i].stage;
 
         if (limits[i].use.zone->redis != NULL) {
             set->remote |= limits[i].stage;
@@ -269,7 +286,7 @@ ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         return NGX_ERROR;
     }
 
-    limit->use.lasting = !ngx_http_ratelimit_gives_back(set, limit);
+    limit->use.lasting = !ngx_http_ratelimit_gives_back(rmcf, set, limit);
 
     return ngx_http_ratelimit_store_use(cf, &limit->use);
 }
@@ -431,17 +448,18 @@ ngx_http_ratelimit_bind_delay(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
 /*
  * Whether a charge may be given back: by its outcome, by who leaves a queue
  * for a token, or because those refuse that are asked later.  Or by another
- * plan, whose bucket fills faster.
+ * plan, whose bucket fills faster.  A redirect may lead to the other stage of
+ * any other set, be it that before authentication.
  */
 
 static ngx_uint_t
-ngx_http_ratelimit_gives_back(ngx_http_ratelimit_set_t *set,
-    ngx_http_ratelimit_limit_t *limit)
+ngx_http_ratelimit_gives_back(ngx_http_ratelimit_main_conf_t *rmcf,
+    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit)
 {
     ngx_uint_t                   i;
     ngx_http_ratelimit_limit_t  *other;
 
-    if (limit->outcomes != NULL) {
+    if (limit->outcomes != NULL || rmcf->stages != limit->stage) {
         return 1;
     }
 
@@ -462,9 +480,8 @@ ngx_http_ratelimit_gives_back(ngx_http_ratelimit_set_t *set,
             return 1;
         }
 
-        if (other->stage > limit->stage
-            || (other->stage == limit->stage && other > limit
-                && other->use.zone->redis != limit->use.zone->redis))
+        if (other > limit
+            && other->use.zone->redis != limit->use.zone->redis)
         {
             return 1;
         }
