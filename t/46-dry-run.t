@@ -213,3 +213,21 @@ GET /t
 [map { (("GET /$_?k=$_") x 4, ("GET /left?k=$_") x 3) } qw(direct wet dry)]
 --- error_code eval
 [(200, 429, 429, 429, 200, 200, 429) x 2, (200) x 4, 200, 200, 429]
+
+
+
+=== TEST 11: what a dry run did not charge is not given back by an outcome
+--- http_config
+    ratelimit_zone $arg_k zone=outcome:1m rate=2r/h;
+    ratelimit_zone $arg_k zone=passes:1m rate=99r/h;
+--- config
+    location /wet { ratelimit zone=outcome; try_files /index.html =404; }
+    location /dry { ratelimit zone=outcome count=401;
+                    ratelimit zone=passes after_auth;
+                    ratelimit_dry_run on; try_files /index.html =404; }
+--- request eval
+["GET /wet?k=a", "GET /wet?k=a", "GET /dry?k=a", "GET /dry?k=a",
+ "GET /wet?k=a", "GET /wet?k=b", "GET /dry?k=b", "GET /wet?k=b",
+ "GET /wet?k=b"]
+--- error_code eval
+[200, 200, 200, 200, 429, 200, 200, 200, 429]

@@ -78,7 +78,8 @@ ngx_http_ratelimit_cleanup(void *data)
     /* who leaves the queue gives the token back */
 
     if (ctx->queued) {
-        ngx_http_ratelimit_refund(ctx, 0, ctx->charged);
+        ngx_http_ratelimit_refund(ctx, ctx->spared,
+                                  ctx->charged - ctx->spared);
     }
 }
 

@@ -22,7 +22,8 @@ struct ngx_http_ratelimit_ctx_s {
     ngx_http_ratelimit_loc_conf_t  *access;   /* where it was last seen before
                                                  authentication */
     ngx_uint_t                      n;        /* items */
-    ngx_uint_t                      charged;  /* so many of them */
+    ngx_uint_t                      spared;   /* those before it were not */
+    ngx_uint_t                      charged;  /* those before it were */
     ngx_uint_t                      first;    /* these have a say */
     ngx_uint_t                      last;
     ngx_uint_t                      tightest; /* the one that speaks for them,
@@ -234,11 +235,15 @@ ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-/* all items so far, by a dry run or in earnest */
+/* all items of the query, by a dry run or in earnest */
 
 static ngx_inline void
 ngx_http_ratelimit_set_charged(ngx_http_ratelimit_ctx_t *ctx)
 {
+    if (ctx->charged == 0) {
+        ctx->spared = ctx->n - ctx->query.n;
+    }
+
     ctx->charged = ctx->n;
     ctx->dry = ctx->conf->dry_run;
 }

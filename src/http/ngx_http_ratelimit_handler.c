@@ -332,13 +332,17 @@ ngx_http_ratelimit_unuse(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_uint_t  i;
 
-    for (i = 0; i < ctx->charged; i++) {
+    if (ctx->charged == 0) {
+        return;
+    }
+
+    for (i = ctx->spared; i < ctx->charged; i++) {
         if (ctx->items[i].insist) {
             ctx->items[i].cost = 0;
         }
     }
 
-    ngx_http_ratelimit_refund(ctx, 0, ctx->charged);
+    ngx_http_ratelimit_refund(ctx, ctx->spared, ctx->charged - ctx->spared);
     ctx->charged = 0;
 }
 

@@ -43,7 +43,7 @@ ngx_http_ratelimit_log_handler(ngx_http_request_t *r)
         ngx_http_ratelimit_leave(ctx, status);
     }
 
-    for (i = 0; i < ctx->charged; i += n) {
+    for (i = ctx->spared; i < ctx->charged; i += n) {
         limit = ctx->plans[i]->limit;
         n = ctx->plans[i]->nrules;
 
