@@ -38,12 +38,12 @@ ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=50ms;
 ratelimit_zone \$arg_k zone=busy:1m rate=1000r/d redis=main;
 add_header X-Backend \$ratelimit_backend always;
 
-map \$arg_x \$slow { default 0; "~^(a+)+\$" 1; }
+map \$arg_x \$slow { volatile; default 0; "~^(a+)+\$" 1; }
 
 server {
     listen 127.0.0.1:PORT;
     location /limited { ratelimit zone=busy; empty_gif; }
-    location /slow { return 200 "\$slow"; }
+    location /slow { return 200 "${\ ('$slow' x 4)}"; }
     location /fast { return 200 fast; }
 }
 END
@@ -69,7 +69,7 @@ END
         my ($start, $ticks) = (time, ticks($worker));
 
         $ask->('/limited?k=busy', $_) for @limited;
-        $ask->('/slow?x=' . 'a' x 31 . 'b', $slow);
+        $ask->('/slow?x=' . 'a' x 22 . 'b', $slow);
         kill 'CONT', $worker;
 
         # the next turn is to have more to do than to read what Redis says

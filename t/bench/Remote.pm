@@ -20,6 +20,7 @@ use constant PERIOD => 10;      # seconds: windows come and go meanwhile
 use constant KEYS => 10_000;
 use constant REQUESTS => 10_000;    # to each location in each round
 use constant UNDER_WAY => 128;      # decisions, when Redis is to be filled
+use constant FILLING => 40_000;     # requests in each round of that
 
 # connections of clients, and how many times the requests a second at least
 
@@ -105,7 +106,8 @@ sub row {
 
 
 # what Redis can do through nginx, against a client that does nothing else and
-# has as many decisions under way; clients of nginx are to cost little
+# has as many decisions under way; clients of nginx are to cost little, so each
+# has its next requests sent already, and reads several answers at once
 
 sub served {
     my ($nginx, $redis, $algorithm, $rounds) = @_;
@@ -115,8 +117,8 @@ sub served {
     for (1 .. $rounds) {
         my ($line) = Load::run(
             socket => "$nginx->{dir}/http", path => "/ours/$algorithm",
-            keys => KEYS, pid => $redis->{worker}, requests => 2 * REQUESTS,
-            depth => 8, connections => UNDER_WAY);
+            keys => KEYS, pid => $redis->{worker}, requests => FILLING,
+            depth => 32, pause => 2000, connections => UNDER_WAY);
 
         my (undef, $rate, undef, $cpu) = split /\t/, $line;
 
@@ -143,7 +145,7 @@ sub pipeline {
     my ($redis, $algorithm) = @_;
 
     my @command = ('build/bench/pipeline', $redis->{port}, $algorithm,
-                   UNDER_WAY, 2 * REQUESTS, KEYS, $redis->{worker});
+                   UNDER_WAY, FILLING, KEYS, $redis->{worker});
     my $line = `@command`;
 
     die "@command: failed\n" if $?;

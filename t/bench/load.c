@@ -6,11 +6,12 @@
  *
  *     load port=P|socket=PATH path=/a [path=/b]... [pid=N]... [depth=1]
  *          [connections=32] [rounds=1] [requests=1000] [order=random] [from=0]
- *          [keys=1]
+ *          [keys=1] [pause=0]
  *
  * In each round each path gets so many requests, one path after the other.
  * Keys are the numbers from FROM to FROM + KEYS - 1; order "up" and "down" is
- * one after the other.  Prints for each path of each round a line of: path,
+ * one after the other.  If there is a pause, of microseconds, answers are left
+ * to come for as long before they are read.  Prints for each path of each round a line of: path,
  * requests a second, answers that are not 200, and for each pid the
  * nanoseconds of processor time that it took for a request.
  */
@@ -20,6 +21,7 @@
 
 #include <strings.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "client.h"
 #include "random.h"
@@ -61,6 +63,7 @@ typedef struct {
     uint64_t            requests;
     uint64_t            from;
     uint64_t            keys;
+    uint64_t            pause;
 } load_job_t;
 
 
@@ -108,7 +111,8 @@ static const struct {
     { "rounds", &load_job.rounds, UINT32_MAX },
     { "requests", &load_job.requests, UINT32_MAX },
     { "from", &load_job.from, UINT32_MAX },
-    { "keys", &load_job.keys, UINT32_MAX }
+    { "keys", &load_job.keys, UINT32_MAX },
+    { "pause", &load_job.pause, 999999 }
 };
 
 #define LOAD_NUMBERS  (sizeof(load_numbers) / sizeof(load_numbers[0]))
@@ -311,6 +315,11 @@ load_exchange(int poll)
     }
 
     while (load_slice.received < load_job.requests) {
+
+        if (load_job.pause) {
+            (void) usleep(load_job.pause);
+        }
+
         n = epoll_wait(poll, events, LOAD_CONNECTIONS, -1);
 
         for (i = 0; i < n; i++) {
