@@ -69,7 +69,7 @@ END
         my ($start, $ticks) = (time, ticks($worker));
 
         $ask->('/limited?k=busy', $_) for @limited;
-        $ask->('/slow?x=' . 'a' x 22 . 'b', $slow);
+        $ask->('/slow?x=' . 'a' x 20 . 'b', $slow);
         kill 'CONT', $worker;
 
         # the next turn is to have more to do than to read what Redis says
