@@ -33,17 +33,19 @@ done_testing();
 # timeout: Redis is sent them only at the end
 
 sub busy {
+    my @slow = map { "\$slow_$_" } 'a' .. 'h';
+    my @maps = map { qq(map \$arg_x $_ { default 0; "~^(a+)+\$" 1; }\n) } @slow;
     my $gateway = Gateway->start(http => <<"END");
 ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=50ms;
 ratelimit_zone \$arg_k zone=busy:1m rate=1000r/d redis=main;
 add_header X-Backend \$ratelimit_backend always;
 
-map \$arg_x \$slow { volatile; default 0; "~^(a+)+\$" 1; }
+@maps
 
 server {
     listen 127.0.0.1:PORT;
     location /limited { ratelimit zone=busy; empty_gif; }
-    location /slow { return 200 "${\ ('$slow' x 4)}"; }
+    location /slow { return 200 "${\ join '', @slow}"; }
     location /fast { return 200 fast; }
 }
 END
