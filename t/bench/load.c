@@ -10,10 +10,10 @@
  *
  * In each round each path gets so many requests, one path after the other.
  * Keys are the numbers from FROM to FROM + KEYS - 1; order "up" and "down" is
- * one after the other.  If there is a pause, of microseconds, answers are left
- * to come for as long before they are read.  Prints for each path of each round a line of: path,
- * requests a second, answers that are not 200, and for each pid the
- * nanoseconds of processor time that it took for a request.
+ * one after the other.  If there is a pause, of microseconds, answers are
+ * left to come for as long before they are read.  Prints for each path of
+ * each round a line of: path, requests a second, answers that are not 200, and
+ * for each pid the nanoseconds of processor time that it took for a request.
  */
 
 
