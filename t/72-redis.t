@@ -146,7 +146,7 @@ server {
                        ratelimit zone=two name=budget rate=2r/d elastic=200%; }
 
     location /pace { ratelimit zone=pace burst=2; }
-    location /drip { ratelimit zone=drip delay=900ms; }
+    location /drip { ratelimit zone=drip delay=600ms; }
     location /slow { ratelimit zone=slow delay=2h; }
     location /looktoken { ratelimit zone=slow cost=0; }
 
