@@ -7,6 +7,7 @@
 use strict;
 use warnings;
 
+use IO::Select;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -361,13 +362,8 @@ sub given_back {
         Clients::reply($_, 200) for @errands;
         Clients::await_answers(3, @all);
 
-        my $client;
-
-        Gateway::await(sub {
-            $client = $who->send('GET /login?k=back');
-
-            return IO::Select->new($backend)->can_read(0.05);
-        }, 'what was given back');
+        my $client = Gateway::await(sub { admitted($who, '/login?k=back') },
+                                    'what was given back');
 
         Clients::reply(Clients::errand($backend), 200);
         Clients::await_answers(1, $client);
@@ -383,6 +379,19 @@ sub given_back {
     $redis->forget_calls;
     statuses(('/login?k=guess') x 200);
     cmp_ok($redis->calls('evalsha'), '<', FEW, 'the others cost nothing');
+}
+
+
+# a client whose request has come to the backend, unless it is refused
+
+sub admitted {
+    my ($who, $uri) = @_;
+
+    my $client = $who->send("GET $uri");
+    my @ready = IO::Select->new($backend, $client->{socket})
+                          ->can_read(Gateway::PATIENCE);
+
+    return (grep { $_ == $backend } @ready) && $client;
 }
 
 
