@@ -8,6 +8,7 @@ use strict;
 use warnings;
 
 use File::Temp;
+use List::Util qw(max);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -17,12 +18,13 @@ use Gateway;
 use RedisServer;
 use ScriptedRedis;
 
-use constant SLACK => 0.07;     # seconds: this machine has other things to do
+use constant SLACK => 0.5;      # seconds: this machine has other things to do
 
 my $redis = RedisServer->start;
 
 subtest 'who asks twice delays nobody else' => \&asks_twice;
 subtest 'two servers have one time' => \&two_servers;
+subtest 'in most cases to the moment' => \&punctual;
 subtest 'a slow server is not the fault of the next' => \&slow_first;
 subtest 'whom one refuses the other is not asked about' => \&one_refuses;
 subtest 'what is counted of Redis' => \&counted;
@@ -43,6 +45,10 @@ done_testing();
 sub gateway {
     my ($http, %location) = @_;
 
+    # where it is not what is tested, connecting may take its time
+
+    $http =~ s/^ratelimit_redis (?:(?!connect_)[^;])+\K;/ connect_timeout=5s;/mg;
+
     return Gateway->start(http => <<'END' . $http . Gateway->server(%location));
 add_header X-Backend $ratelimit_backend always;
 END
@@ -59,13 +65,13 @@ sub backend {
 # the second one has a fifth of its time left, and needs two
 
 sub slow_first {
-    my %parts = (late => sub { return ['wait', 0.4], $_[1] },
-                 later => sub { return ['wait', 0.2], $_[1] });
+    my %parts = (late => sub { return ['wait', 0.8], $_[1] },
+                 later => sub { return ['wait', 0.4], $_[1] });
     my @scripted = map { ScriptedRedis->start(upstream => $redis,
                                               parts => \%parts) } 1, 2;
     my $gateway = gateway(<<"END", '/both' => <<'END2', '/two' => <<'END3');
-ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=2s;
-ratelimit_redis two redis://127.0.0.1:$scripted[1]{port} timeout=500ms;
+ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=4s;
+ratelimit_redis two redis://127.0.0.1:$scripted[1]{port} timeout=1s;
 ratelimit_zone \$arg_k zone=one:1m rate=100r/d redis=one;
 ratelimit_zone \$arg_k zone=two:1m rate=100r/d redis=two;
 END
@@ -142,7 +148,7 @@ END
 sub asks_twice {
     my $scripted = ScriptedRedis->start(upstream => $redis);
     my $gateway = gateway(<<"END", '/twice' => <<'END2', '/once' => <<'END3');
-ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=250ms;
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=1s;
 ratelimit_zone \$arg_k zone=one:1m rate=100r/d redis=main;
 ratelimit_zone \$arg_k zone=two:1m rate=100r/d redis=main;
 END
@@ -158,13 +164,13 @@ END3
     $scripted->play('silent');
 
     my $first = $clients->send('GET /twice?k=a');
-    sleep 0.15;
+    sleep 0.2;
 
     my $start = time;
     my $second = $clients->send('GET /once?k=a');
 
     Clients::await_answers(1, $second);
-    cmp_ok($second->{answers}[0]{at} - $start, '<', 0.25 + SLACK,
+    cmp_ok($second->{answers}[0]{at} - $start, '<', 1 + SLACK,
            'the other one waits no longer than its timeout');
     Clients::await_answers(1, $first);
 
@@ -177,8 +183,8 @@ END3
 sub two_servers {
     my @scripted = map { ScriptedRedis->start(upstream => $redis) } 1, 2;
     my $gateway = gateway(<<"END", '/both' => <<'END2');
-ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=250ms;
-ratelimit_redis two redis://127.0.0.1:$scripted[1]{port} timeout=250ms;
+ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=1s;
+ratelimit_redis two redis://127.0.0.1:$scripted[1]{port} timeout=1s;
 ratelimit_zone \$arg_k zone=one:1m rate=100r/d redis=one;
 ratelimit_zone \$arg_k zone=two:1m rate=100r/d redis=two;
 END
@@ -195,20 +201,54 @@ END2
     my $client = $clients->send('GET /both?k=both');
 
     Clients::await_answers(1, $client);
-    cmp_ok($client->{answers}[0]{at} - $start, '<', 0.25 + SLACK,
+    cmp_ok($client->{answers}[0]{at} - $start, '<', 1 + SLACK,
            'a decision takes no longer than the timeout');
     is($client->{answers}[0]{field}{'x-backend'}, 'local', 'without them');
+}
+
+
+# a busy machine is late now and then, but not half of the time
+
+sub punctual {
+    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my $gateway = gateway(<<"END", '/' => 'ratelimit zone=punctual;');
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=250ms;
+ratelimit_zone \$arg_k zone=punctual:1m rate=100r/d redis=main;
+END
+    my $clients = Clients->new($gateway->{port});
+    my @times;
+
+    for my $k (1 .. 7) {
+        $scripted->play('honest');
+        Gateway::await(sub { backend($clients, '/?k=well') eq 'redis' },
+                       'Redis');
+        $scripted->play('hold');
+
+        my $start = time;
+
+        is(backend($clients, "/?k=$k"), 'local', 'no answer');
+        push @times, time - $start;
+    }
+
+    my $median = (sort { $a <=> $b } @times)[3];
+
+    cmp_ok($median, '>', 0.24, 'all of the timeout');
+    cmp_ok($median, '<', 0.30, 'and a few milliseconds');
 }
 
 
 # of all workers, told when one of them exits
 
 sub counted {
-    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        full => sub { return $_[0][0] =~ /^EVAL/ ? "-OOM alas\r\n" : $_[1] },
+    });
     my $gateway = Gateway->start(main => 'error_log logs/info.log info;',
                                  http => <<"END" . Gateway->server(
-ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=250ms;
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=1s
+                connect_timeout=5s;
 ratelimit_zone \$arg_k zone=counted:1m rate=2r/d redis=main;
+add_header X-Backend \$ratelimit_backend always;
 END
                                      '/' => 'ratelimit zone=counted;'));
     my $clients = Clients->new($gateway->{port});
@@ -224,14 +264,30 @@ END
     $scripted->play('silent');
     Clients::await_answers(5, map { $clients->send("GET /?k=$_") } 1 .. 5);
 
+    # one is asked to see whether it is back, those before it are not
+
+    my $without = 5;
+
+    $scripted->play('honest');
+    Gateway::await(sub {
+        return 1 if backend($clients, '/?k=back' . rand) eq 'redis';
+
+        $without++;
+        return 0;
+    }, 'Redis');
+
+    $scripted->play('full');
+    is(backend($clients, "/?k=full$_"), 'local', 'an error') for 1 .. 3;
+    $without += 3;
+
     kill 'QUIT', $gateway->{pid};
     waitpid delete $gateway->{pid}, 0;
 
     my ($told) = reverse grep { /so far/ }
                  split /^/, Gateway::slurp("$gateway->{dir}/logs/info.log");
 
-    like($told, qr/so\ far:\ (?:9|10)\ commands,\ 5\ timeouts,\ 0\ errors,
-                   \ 1\ changes\ of\ state,\ 5\ decisions\ without\ it,
+    like($told, qr/so\ far:\ (?:13|14)\ commands,\ 5\ timeouts,\ 3\ errors,
+                   \ 2\ changes\ of\ state,\ $without\ decisions\ without\ it,
                    \ 2\ refusals\ known\ already/x, 'all is counted');
 }
 
@@ -300,7 +356,7 @@ END
     is($clients->ask('GET /?k=a')->{status}, 429, 'nor does the third one');
     is_deeply([$scripted->seen], [], 'for which Redis is not asked');
 
-    sleep $first + 2.1 - time;
+    sleep max(0, $first + 2.1 - time);
     is($clients->ask('GET /?k=a')->{status}, 200, 'until its time has come');
 }
 
@@ -365,7 +421,7 @@ sub await_status {
     my $since = time;
 
     Gateway::await(sub { $status->($uri) == 200 }, $name);
-    cmp_ok(time - $since, '<', 2 + SLACK, $name);
+    cmp_ok(time - $since, '<', 2 + 1, $name);
 }
 
 
@@ -459,8 +515,10 @@ sub another_redis {
     my $other = RedisServer->start;
     my $config = sub {
         return <<"END" . Gateway->server('/' => 'ratelimit zone=moved;');
-ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
-ratelimit_redis other redis://127.0.0.1:$other->{port} timeout=5s;
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s
+                connect_timeout=5s;
+ratelimit_redis other redis://127.0.0.1:$other->{port} timeout=5s
+                connect_timeout=5s;
 ratelimit_zone \$arg_k zone=moved:1m rate=1r/d redis=$_[0];
 END
     };
@@ -498,7 +556,7 @@ END
 
     is($last->{status}, 429, 'others do not');
     $server->kill;
-    sleep $start + 2.2 - time;
+    sleep max(0, $start + 2.5 - time);
 
     my $answer = $clients->ask('GET /?k=a');
 
@@ -517,7 +575,7 @@ sub half_dead {
         },
     });
     my $gateway = gateway(<<"END", '/' => 'ratelimit zone=half;');
-ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=100ms
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=300ms
                 connections=2;
 ratelimit_zone \$arg_k zone=half:1m rate=1000r/d redis=main;
 END
@@ -561,5 +619,5 @@ END
     like($gateway->log, qr/is not asked for a while/, 'and is given up');
 
     $scripted->play('slow');
-    ok(Gateway::await($well, 'Redis', 10), 'and is well again');
+    ok(Gateway::await($well, 'Redis'), 'and is well again');
 }
