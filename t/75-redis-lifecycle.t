@@ -331,6 +331,8 @@ sub reload_waiting {
     Clients::await_answers(20, @all);
     is_deeply(Clients::tally(map { $_->{answers}[0] } @all), { 200 => 20 },
               'all are answered');
+    is(scalar(grep { $_->{answers}[0]{field}{'x-backend'} eq 'redis' } @all),
+       20, 'by Redis');
     Gateway::await(sub { $gateway->settled }, 'old workers');
     cmp_ok(time - $start, '<', PROMPT, 'and old workers are gone');
 }
