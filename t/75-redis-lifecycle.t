@@ -8,6 +8,7 @@
 use strict;
 use warnings;
 
+use File::Temp;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -539,8 +540,8 @@ resolver 127.0.0.1:DNS valid=1s ipv6=off;
 resolver_timeout 1s;
 
 ratelimit_redis local redis://localhost:REDIS timeout=5s connect_timeout=5s;
-ratelimit_redis named redis://redis.test:REDIS timeout=200ms
-                connect_timeout=200ms;
+ratelimit_redis named redis://ratelimit-test:REDIS timeout=5s
+                connect_timeout=5s;
 
 ratelimit_zone $arg_k zone=local:1m rate=2r/d redis=local;
 ratelimit_zone $arg_k zone=named:1m rate=1000r/d redis=named;
@@ -551,8 +552,11 @@ END
                       '/named' => 'ratelimit zone=named;');
 
     $dns->silence;
-    $gateway->reload($config);
 
+    my $nobody = nobody('ratelimit-test');
+    my $gateway = Gateway->start(http => $config, main => 'env HOSTALIASES;',
+                                 env => { HOSTALIASES => "$nobody" });
+    my $clients = Clients->new($gateway->{port});
     my $backend = sub {
         return $clients->ask("GET $_[0]")->{field}{'x-backend'};
     };
@@ -565,14 +569,14 @@ END
         for 1 .. 10;
     cmp_ok(time - $start, '<', 5, 'makes nobody wait for it');
 
-    $dns->tell('redis.test', '127.0.0.1');
+    $dns->tell('ratelimit-test', '127.0.0.1');
     Gateway::await(sub { $backend->('/named?k=a') eq 'redis' }, 'a name');
     pass('a name is found');
     is(scalar(grep { /:named:/ } $one->keys), 1, 'at its address');
 
     # it moves
 
-    $dns->tell('redis.test', '127.0.0.2');
+    $dns->tell('ratelimit-test', '127.0.0.2');
     $one->kill;
     Gateway::await(sub { $backend->('/named?k=b') eq 'redis' },
                    'the other address');
@@ -581,18 +585,71 @@ END
 
     # it is gone, and comes back
 
-    $dns->tell('redis.test');
+    $dns->tell('ratelimit-test');
     $two->kill;
     Gateway::await(sub { $backend->('/named?k=c') eq 'local' }, 'no address');
 
     $one->restart;
-    $dns->tell('redis.test', '127.0.0.1');
+    $dns->tell('ratelimit-test', '127.0.0.1');
     Gateway::await(sub { $backend->('/named?k=d') eq 'redis' },
                    'the first address');
     pass('and again at the first one');
 
+    several_addresses($dns, $backend, $one, $two);
+
     $gateway->reload($config);
     Gateway::await(sub { $gateway->settled }, 'old workers');
+    is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+# The system is asked for a name when a configuration is read.  It does not ask
+# another machine if the name is an alias of one that there can't be.
+
+sub nobody {
+    my ($name) = @_;
+
+    my $file = File::Temp->new;
+
+    print $file "$name ", 'x' x 64, "\n";
+    close $file or die $!;
+
+    return $file;
+}
+
+
+# Of two addresses one is dead.  It is not the resolver that helps: it says
+# nothing any more, and what it has said is not valid any more.
+
+sub several_addresses {
+    my ($dns, $backend, $here, $there) = @_;
+
+    my $asked = sub {
+        my $before = $dns->asked('ratelimit-test');
+
+        Gateway::await(sub {
+            $here->call('CLIENT', 'KILL', 'TYPE', 'normal');
+            $backend->('/named?k=e');
+
+            return $dns->asked('ratelimit-test') > $before;
+        }, 'a resolver to be asked');
+    };
+
+    $dns->tell('ratelimit-test', '127.0.0.1', '127.0.0.2');
+    $asked->();
+    $dns->silence;
+    $asked->();
+
+    for my $k (1 .. 3) {
+        $there->restart;
+        $here->kill;
+        ($here, $there) = ($there, $here);
+
+        Gateway::await(sub { $backend->("/named?k=e$k") eq 'redis' },
+                       'the address that lives');
+        is(scalar(grep { /\{e$k\}:named:/ } $here->keys), 1,
+           "a dead address is passed over for $here->{host}");
+    }
 }
 
 
