@@ -18,7 +18,7 @@ use RedisServer;
 use constant STEPS => 10_000;
 use constant BATCH => 50;
 
-my $seed = $ENV{RATELIMIT_SEED} || time;
+my $seed = $ENV{RATELIMIT_SEED} || 78;
 note("RATELIMIT_SEED=$seed");
 srand $seed;
 
