@@ -14,7 +14,7 @@ use RedisServer;
 
 my $out = 'build/lua';
 my $cc = $ENV{CC} || 'gcc';
-my $keys = 125_000;
+my $keys = 125_000;     # as docs/redis.md has it
 
 # algorithm, buckets, limit, in how many requests; bytes of a key at most
 

@@ -18,8 +18,6 @@ use Gateway;
 use Page;
 use RedisServer;
 
-use constant KEYS => 100_000;   # that memory is measured over
-
 my $page = Page->new('docs/redis.md');
 my %section = map { $_->{title} => $_ } @{$page->{sections}};
 my $recipes = Page->new('docs/recipes.md');
@@ -493,7 +491,10 @@ sub bytes_per_key {
     my ($name) = $section{Sizing}{body} =~ /`(ratelimit:\{\S+)`/;
     my ($key) = $name =~ /\{(.*)\}/;
 
+    my ($keys) = $section{Sizing}{body} =~ /Measured over (\d+) keys/;
+
     is(length $key, 16, 'a key of 16 bytes');
+    cmp_ok($keys, '>=', 100_000, 'many of them');
 
     my ($less) = $section{Sizing}{body} =~ /Valkey.* takes (\d+) bytes less/;
     my ($short) = $section{Sizing}{body}
@@ -506,7 +507,7 @@ sub bytes_per_key {
         my ($number) = $what =~ /, (\d+) /;
 
         for my $algorithm ($what =~ /`(\w+)`/g) {
-            my @got = measure($key, $algorithm, $number // 50);
+            my @got = measure($key, $algorithm, $number // 50, $keys);
 
             cmp_ok(abs($got[0] - $bytes + $less), '<=', 1, "$algorithm, $what")
                 or diag("measured: $got[0]");
@@ -515,11 +516,18 @@ sub bytes_per_key {
                 or diag("measured: $got[1]");
         }
     }
+
+    my ($more) = $section{Sizing}{body} =~ /up to (\d+) bytes\s+more for each/;
+    my ($full, $double) = map { (measure($key, 'fixed_window', 50, $_))[0] }
+                              131_000, 131_200;
+
+    cmp_ok(abs($double - $full - $more), '<=', 1, 'as tables have doubled')
+        or diag("measured: $full, $double");
 }
 
 
 sub measure {
-    my ($key, $algorithm, $n) = @_;
+    my ($key, $algorithm, $n, $keys) = @_;
 
     my $params = "algorithm=$algorithm rate=${n}r/d";
 
@@ -533,17 +541,18 @@ sub measure {
 
     my ($made) = $redis->keys;
 
-    return map { copies($made, $_) } $made =~ s/\{.*\}/{%016d}/r, '%016d';
+    return map { copies($made, $_, $keys) } $made =~ s/\{.*\}/{%016d}/r,
+                                            '%016d';
 }
 
 
 # the memory of a copy of a counter, in a database that was empty
 
 sub copies {
-    my ($made, $names) = @_;
+    my ($made, $names, $n) = @_;
 
     my (undef, $copied) = $redis->pipe(['SELECT', 1],
-                                       ['EVAL', <<'END', 1, $made, $names, KEYS],
+                                       ['EVAL', <<'END', 1, $made, $names, $n],
 local function used()
     return redis.call('INFO', 'memory'):match('used_memory:(%d+)')
 end
