@@ -9,6 +9,7 @@ use strict;
 use warnings;
 
 use File::Temp qw(tempdir);
+use IO::Socket::IP;
 use MIME::Base64 qw(encode_base64);
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -694,8 +695,12 @@ sub places {
          "password_file=$dir/gate prefix=gate:", $locked, 6, 'gate:'],
     );
 
-    push @places, ["redis://[::1]:$open/7", '', $redis, 7]
-        if has_ipv6($open);
+    if (has_ipv6()) {
+        push @places, ["redis://[::1]:$open/7", '', $redis, 7];
+
+    } else {
+        diag('this machine has no IPv6, and it is not tested');
+    }
 
     my ($http, %location) = ('');
 
@@ -738,10 +743,8 @@ sub write_file {
 }
 
 
+# whether somebody could listen there, not whether Redis does
+
 sub has_ipv6 {
-    my ($port) = @_;
-
-    require IO::Socket::IP;
-
-    return IO::Socket::IP->new(PeerHost => '::1', PeerPort => $port);
+    return IO::Socket::IP->new(LocalHost => '::1', Listen => 1);
 }
