@@ -288,7 +288,8 @@ sub limits {
     local $ENV{RATELIMIT_MODULE} = $module;
     local $ENV{TEST_NGINX_BINARY} = 'nginx';
 
-    my $redis = $url ? "ratelimit_redis main $url timeout=5s;" : '';
+    my $redis = $url ? "ratelimit_redis main $url timeout=5s"
+                       . ' connect_timeout=5s;' : '';
     my $zone = 'ratelimit_zone $http_x_key zone=x:1m rate=2r/h fail=closed'
                . ($url ? ' redis=main;' : ';');
 
