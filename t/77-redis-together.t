@@ -47,7 +47,9 @@ sub gateway {
 
     # where it is not what is tested, connecting may take its time
 
-    $http =~ s/^ratelimit_redis (?:(?!connect_)[^;])+\K;/ connect_timeout=5s;/mg;
+    my $no_time = qr/^ratelimit_redis (?:(?!connect_)[^;])+/m;
+
+    $http =~ s/$no_time\K;/ connect_timeout=5s;/g;
 
     return Gateway->start(http => <<'END' . $http . Gateway->server(%location));
 add_header X-Backend $ratelimit_backend always;
