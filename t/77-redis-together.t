@@ -339,7 +339,7 @@ sub late_refusal {
     my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
         late => sub {
             my ($command, $reply) = @_;
-            return $command->[0] =~ /^EVAL/ ? (['wait', 0.7], $reply) : $reply;
+            return $command->[0] =~ /^EVAL/ ? (['wait', 0.5], $reply) : $reply;
         },
     });
     my $gateway = gateway(<<"END", '/' => 'ratelimit zone=late;');
