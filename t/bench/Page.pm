@@ -62,10 +62,10 @@ END
   below does, and takes a lock, so that it does not overlap with the next one.
 END
     [qr/keys, sliding_window against the tree/, <<'END'],
-- **The table, sliding_window**: its ten counters do not stand in the cache
-  line in which the key is found. A decision waits for two lines, where "touch"
-  below waits for one, and takes a lock, so that it does not overlap with the
-  next one.
+- **The table, sliding_window**: ten counters take three times the memory of
+  one, and a decision waits for a line of it, as "touch" below does, which
+  writes to one line of about as much memory and does nothing else. That is not
+  as fast as the bound, either.
 END
     [qr/hot key, \w+ against the tree/, <<'END'],
 - **One hot key**: a tree of one key has nothing to search, so the peer is a
@@ -75,8 +75,10 @@ END
 END
     [qr/hot key refused/, <<'END'],
 - **A refused hot key**: it is only read, by any number of processes at once,
-  but hashed and looked up like any other, and that is most of what a decision
-  costs. Each gain for those that are admitted makes this ratio worse.
+  but hashed and looked up like any other, which is most of what a decision
+  costs. Those that are admitted are faster than what the bound was set by (25
+  million a second), as processes take turns at the lock; each such gain makes
+  this ratio worse.
 END
     [qr/2 processes against 1/, <<'END'],
 - **Two processes against one**: both wait for the same memory.
@@ -85,10 +87,8 @@ END
 - **Redis, requests a second**: clients, nginx and Redis share two processors.
 END
     [qr/pipelining client, decisions/, <<'END'],
-- **The pipelining client** has one processor and Redis the other. With nginx,
-  clients and nginx need more processor time for a request than Redis does, and
-  all share the same two: even if neither ever waited for the other, there would
-  be no more than two thirds to three quarters of the decisions.
+- **The pipelining client** has one processor and Redis the other; with nginx,
+  its clients want a share of the same two.
 END
     [qr/mixed trace/, <<'END'],
 - **The mixed trace**: of the oldest sub-window only the number of requests is
@@ -153,8 +153,9 @@ $table
   a limit; instructions are counted with one connection. Requests a second are
   by the clock on the wall, and the clients share the processors with nginx and
   Redis. The pipelining client has nothing to do but to call the same script;
-  against it nginx has clients of a Unix socket, so that Redis has a processor
-  of its own.
+  against it nginx has clients of a Unix socket that send their next requests
+  before they have the answers, and read several of these at once, so that they
+  leave nginx and Redis a processor each.
 - **accuracy**: decisions that an exact log makes otherwise, see below. A bound
   on the attacks is 2*N* - 1, which is what [algorithms.md](algorithms.md) says
   of the worst client.

@@ -20,7 +20,7 @@ use constant PERIOD => 10;      # seconds: windows come and go meanwhile
 use constant KEYS => 10_000;
 use constant REQUESTS => 10_000;    # to each location in each round
 use constant UNDER_WAY => 128;      # decisions, when Redis is to be filled
-use constant FILLING => 40_000;     # requests in each round of that
+use constant FILLING => 100_000;    # requests in each round of that
 
 # connections of clients, and how many times the requests a second at least
 
