@@ -258,8 +258,10 @@ sub self_test {
                                   . '#embedded-variables) [y](LICENSE)')]);
 
     $fails->('target', [check_targets('`make nothing`')]);
-    $fails->('trailing blank', [check_text("a \n")]);
-    $fails->('long line', [check_text(('a ' x 45) . "b\n")]);
+    $fails->('trailing blank', [check_text("a \n")], qr/blank/);
+    $fails->('no heading', [check_text("a\n# b\n")], qr/heading/);
+    $fails->('long line', [check_text(('a ' x 45) . "b\n")],
+             qr/longer/);
 }
 
 
@@ -877,6 +879,8 @@ sub check_text {
     my ($text) = @_;
 
     my (@findings, $n);
+
+    push @findings, '1: no heading' if $text !~ /\A# /;
 
     for (split /\n/, $text) {
         $n++;

@@ -15,9 +15,9 @@ use Programs qw(command);
 my $out = 'build/fuzz/replay';
 my $cc = $ENV{CC} || 'gcc';
 
-my @flags = qw(-std=gnu99 -O1 -g -Wall -Wextra -Werror -Isrc
-               -fsanitize=address,undefined -fno-sanitize-recover=all
-               -fno-omit-frame-pointer);
+my @flags = (qw(-std=gnu99 -O1 -g -Wall -Wextra -Werror -Isrc
+                -fno-sanitize-recover=all -fno-omit-frame-pointer),
+             '-fsanitize=address,undefined');
 
 my @sources = (glob('src/core/*.c'), 'src/store/ratelimit_url.c');
 my @drivers = map { m{([^/]+)\.c$} } glob('t/fuzz/ratelimit_*.c');

@@ -76,9 +76,8 @@ END
     [qr/hot key refused/, <<'END'],
 - **A refused hot key**: it is only read, by any number of processes at once,
   but hashed and looked up like any other, which is most of what a decision
-  costs. Those that are admitted are faster than what the bound was set by (25
-  million a second), as processes take turns at the lock; each such gain makes
-  this ratio worse.
+  costs. Those that are admitted have processes take turns at the lock, which
+  makes them faster, and this ratio worse.
 END
     [qr/2 processes against 1/, <<'END'],
 - **Two processes against one**: both wait for the same memory.
@@ -111,8 +110,9 @@ sub text {
     my $missed = grep { @$_ > 1 && reached($_) =~ /no/ } @rows;
     my $bounds = grep { @$_ > 1 && reached($_) ne '' } @rows;
 
-    return <<"END" . reasons(@rows) . peers($data) . keys_($data)
-                   . wrong($data);
+    my $rest = reasons(@rows) . peers($data) . keys_($data) . wrong($data);
+
+    return <<"END" . $rest;
 # Performance
 
 Measured on $date with
