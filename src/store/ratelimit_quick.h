@@ -64,10 +64,13 @@ ratelimit_row_find(ratelimit_row_t *row, uint64_t segment,
     period = row->item->rule->period;
 
     mix = ratelimit_slot_mix(&place->hash, period);
-    first = ratelimit_slot_first(table, segment, mix);
-    second = NULL;
 
-    if (!ratelimit_row_small(shape)) {
+    if (ratelimit_row_small(shape)) {
+        first = ratelimit_slot_first(table, segment, mix);
+        second = NULL;
+
+    } else {
+        first = ratelimit_slot_bucket(table, segment, mix >> 16);
         second = ratelimit_slot_bucket(table, segment, mix);
 
         ratelimit_row_prefetch(first);
