@@ -1,7 +1,8 @@
 #!/usr/bin/perl
 
 # What a key costs Redis, its name and its expiry included: used_memory over
-# many keys of 16 bytes that were all charged by the scripts.
+# many keys of 16 bytes that were all charged by the scripts; and that a log is
+# not looked at as a whole.
 
 use strict;
 use warnings;
@@ -10,6 +11,8 @@ use File::Path qw(make_path);
 use Test::More;
 
 use lib 't/lib';
+use Clients;
+use Gateway;
 use RedisServer;
 
 my $out = 'build/lua';
@@ -49,7 +52,44 @@ for my $budget (@budgets) {
     cmp_ok($bytes, '<=', $most, "$bytes of $most bytes");
 }
 
+subtest 'a longer log takes no longer' => \&longer_log;
+
 done_testing();
+
+
+# time of Redis for a decision, with a hundred requests in a log, and with so
+# many that even to look at each of them would take a multiple
+
+sub longer_log {
+    my $redis = RedisServer->start;
+    my %size = (short => 100, long => 50_000);
+    my $zones = join '', map { <<"END" } keys %size;
+ratelimit_zone \$arg_k zone=$_:8m rate=60000r/d algorithm=sliding_log redis=main
+               fail=open;
+END
+    my $gateway = Gateway->start(http => <<"END" . $zones . Gateway->server(
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=15s;
+END
+        map { ("/$_" => "ratelimit zone=$_ cost=\$arg_c;") } keys %size));
+    my $clients = Clients->new($gateway->{port});
+    my %time;
+
+    for my $name (keys %size) {
+        is($clients->ask("GET /$name?k=a&c=$size{$name}")->{status}, 200,
+           "$name: $size{$name} requests at once");
+        $redis->forget_calls;
+
+        my $passed = grep { $_->{status} == 200 }
+                     $clients->series((["GET /$name?k=a&c=1"]) x 500);
+
+        is($passed, 500, "$name: further ones pass");
+        ($time{$name}) = $redis->call('INFO', 'commandstats')
+                         =~ /^cmdstat_evalsha:.*usec_per_call=([\d.]+)/m;
+    }
+
+    cmp_ok($time{long}, '<', 4 * $time{short},
+           "$time{long} and $time{short} microseconds");
+}
 
 
 sub used_memory {
