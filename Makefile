@@ -25,7 +25,7 @@ OUT := $(abspath $(BUILD))
 
 MODULE = $(OUT)/ngx_http_ratelimit_module.so
 BINARY = $(OUT)/objs/nginx
-LUA = $(wildcard src/store/lua/*)
+LUA = $(wildcard src/redis/lua/*)
 SOURCES = config ngx_http_ratelimit_module.c $(wildcard src/*/*.[ch]) $(LUA)
 
 DEBIAN_SRC = /usr/share/nginx/src
@@ -114,6 +114,7 @@ $(OUT)/settings: force
 	@new='$(NGINX_DIR) $(ADD)=$(CURDIR) $(CC) $(CFLAGS) $(LDFLAGS)'; \
 	new+=' $(NGINX_OPTIONS) hiredis=$(RATELIMIT_HIREDIS)'; \
 	new+=' $(if $(RATELIMIT_HIREDIS),,$(wildcard $(HIREDIS_H)))'; \
+	new+=' $(SOURCES)'; \
 	[ "$$new" = "$$(cat $@ 2> /dev/null)" ] || echo "$$new" > $@
 
 
@@ -218,7 +219,7 @@ fuzz:  ## look for inputs that break the core (FUZZ_TIME=60)
 	    mkdir -p $(OUT)/fuzz/found/$$f; \
 	    clang -std=gnu99 -O1 -g -Isrc -fno-sanitize-recover=all \
 	        -fsanitize=fuzzer,address,undefined -o $(OUT)/fuzz/$$f \
-	        t/fuzz/$$f.c src/core/*.c src/store/ratelimit_url.c; \
+	        t/fuzz/$$f.c src/core/*.c src/redis/ratelimit_url.c; \
 	    $(OUT)/fuzz/$$f -max_total_time=$(FUZZ_TIME) -max_len=2048 \
 	        -artifact_prefix=$(OUT)/fuzz/ -print_final_stats=1 \
 	        $(OUT)/fuzz/found/$$f t/fuzz/corpus/$$f; \

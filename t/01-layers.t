@@ -1,8 +1,7 @@
 #!/usr/bin/perl
 
-# Includes go one way: the module includes http, http the store's interface,
-# all of them the core, and the core nothing but C.  And the file "config",
-# which nginx builds the module by, names every source there is.
+# A folder of src/ is a layer, and includes go one way.  What counts is what a
+# file reaches, through whatever headers: http knows neither tables nor Redis.
 
 use strict;
 use warnings;
@@ -13,112 +12,85 @@ my @sources = ('ngx_http_ratelimit_module.c', glob('src/*/*.[ch]'));
 
 BAIL_OUT('run me from the root of the repository') if !-f 'config';
 
-# what a file of a layer may include
+# the layers that the files of a layer may reach
+
+my %MAY = (
+    core => [qw(core)],
+    table => [qw(core table)],
+    store => [qw(core table store)],
+    redis => [qw(core table store redis)],
+    elastic => [qw(core table store elastic conf)],
+    conf => [qw(core table store redis elastic conf)],
+    http => [qw(core table store elastic conf http)],
+    module => [qw(core table store elastic conf http)],
+);
+
+# pure C: no header of nginx, whatever the folder
+
+my $PURE = qr{^src/(?:core/|table/|\w+/ratelimit_)};
 
 my $c99 = qr/^<(?:assert|ctype|errno|inttypes|limits|stdarg|stdbool|stddef
                  |stdint|stdio|stdlib|string|time)\.h>$/x;
 my $nginx = qr/^<(?:ngx_\w+|nginx)\.h>$/;
 my $system = qr/^<(?:sys\/)?[a-z]+\.h>$/;
 
-my @layers = (
-    [qr{^src/core/}                         => $c99, qr{^"core/}],
-    [qr{^src/store/ratelimit_}              => $system, qr{^"core/},
-                                               qr{^"store/ratelimit_}],
-    [qr{^src/store/ngx_http_ratelimit_}     => $system, $nginx, qr{^"core/},
-                                               qr{^"store/}],
-    [qr{^src/http/\w+_redis_url\.[ch]$}      => $nginx, qr{^"http/},
-                                  qr{^"store/ngx_http_ratelimit_redis\.h"$},
-                                  qr{^"store/ratelimit_url\.h"$}],
-    [qr{^src/http/}                         => $nginx, qr{^"core/}, qr{^"http/},
-                                  qr{^"store/ngx_http_ratelimit_store\.h"$}],
-    [qr{^ngx_http_ratelimit_module\.c$}     => $nginx, qr{^"http/},
-                                  qr{^"store/ngx_http_ratelimit_store\.h"$}],
-);
+# headers that one file alone may include
 
-# of headers that belong to one file
-my %only_in = (
-    '<pthread.h>' => 'src/store/ratelimit_lock.c',
-    '<hiredis/async.h>' => 'src/store/ngx_http_ratelimit_redis_conn.h',
-    '<hiredis/hiredis.h>' => 'src/store/ngx_http_ratelimit_redis_conn.h',
+my %ONLY = (
+    '<pthread.h>' => 'src/table/ratelimit_lock.c',
+    '<hiredis/async.h>' => 'src/redis/ngx_http_ratelimit_redis_conn.h',
+    '<hiredis/hiredis.h>' => 'src/redis/ngx_http_ratelimit_redis_conn.h',
 );
 
 
 subtest 'the checks can fail' => sub {
-    my $store = '"store/ngx_http_ratelimit_store.h"';
-
-    my @forbidden = (
-        ['src/core/ratelimit_x.c', '<ngx_core.h>'],
-        ['src/core/ratelimit_x.c', '<sys/mman.h>'],
-        ['src/core/ratelimit_x.c', '"store/ratelimit_table.h"'],
-        ['src/core/ratelimit_x.c', '"ratelimit.h"'],
-        ['src/store/ratelimit_x.c', '<ngx_core.h>'],
-        ['src/store/ratelimit_x.c', $store],
-        ['src/store/ratelimit_table.c', '<pthread.h>'],
-        ['src/store/ngx_http_ratelimit_x.c', '"http/ngx_http_ratelimit.h"'],
-        ['src/http/ngx_http_ratelimit_x.c', '"store/ratelimit_table.h"'],
-        ['src/http/ngx_http_ratelimit_x.c',
-         '"store/ngx_http_ratelimit_redis.h"'],
-        ['src/http/ngx_http_ratelimit_x.c', '<hiredis/hiredis.h>'],
-        ['src/store/ngx_http_ratelimit_redis.c', '<hiredis/async.h>'],
-        ['ngx_http_ratelimit_module.c', '"store/ratelimit_table.h"'],
-        ['src/other/ratelimit_x.c', '<stdint.h>'],
+    my %tree = (
+        'src/core/ratelimit_a.h' => "#include <stdint.h>\n",
+        'src/table/ratelimit_b.h' => "#include \"core/ratelimit_a.h\"\n",
+        'src/store/ngx_http_ratelimit_c.h' =>
+            "#include <ngx_config.h>\n#include \"table/ratelimit_b.h\"\n",
+        'src/http/ngx_http_ratelimit_d.c' =>
+            "#include \"store/ngx_http_ratelimit_c.h\"\n",
+        'src/core/ratelimit_e.c' => "#include \"table/ratelimit_b.h\"\n",
+        'src/core/ratelimit_f.c' => "#include <ngx_core.h>\n",
+        'src/core/ratelimit_g.c' => "#include <sys/mman.h>\n",
+        'src/table/ratelimit_h.c' => "#include <pthread.h>\n",
+        'src/http/ngx_http_ratelimit_i.c' =>
+            "#include \"core/ratelimit_a.h\"\n"
+            . "#include \"store/ngx_http_ratelimit_c.h\"\n",
     );
 
-    my @allowed = (
-        ['src/core/ratelimit_x.c', '<stdint.h>'],
-        ['src/core/ratelimit_x.c', '"core/ratelimit.h"'],
-        ['src/store/ratelimit_lock.c', '<pthread.h>'],
-        ['src/store/ngx_http_ratelimit_x.c', '<ngx_core.h>'],
-        ['src/store/ngx_http_ratelimit_redis_conn.h', '<hiredis/async.h>'],
-        ['src/http/ngx_http_ratelimit_x.c', $store],
-        ['ngx_http_ratelimit_module.c', $store],
+    local $MAY{http} = [qw(core store http)];
+
+    my %bad = (
+        'src/http/ngx_http_ratelimit_d.c' => qr/reaches the layer table/,
+        'src/core/ratelimit_e.c' => qr/reaches the layer table/,
+        'src/core/ratelimit_f.c' => qr/<ngx_core.h> is not for/,
+        'src/core/ratelimit_g.c' => qr/<sys\/mman.h> is not for/,
+        'src/table/ratelimit_h.c' => qr/<pthread.h> is for/,
+        'src/http/ngx_http_ratelimit_i.c' => qr/before <ngx_config.h>/,
     );
 
-    ok(!allowed(@$_), "@$_ is refused") for @forbidden;
-    ok(allowed(@$_), "@$_ is fine") for @allowed;
+    for my $file (sort keys %tree) {
+        my $findings = join "\n", findings($file, \%tree);
 
-    my $list = '    $ngx_addon_dir/src/core/a.c \\' . "\n";
+        if ($bad{$file}) {
+            like($findings, $bad{$file}, $file);
 
-    is_deeply([listed($list x 2)], [('src/core/a.c') x 2], 'a list is read');
-    is_deeply([lists(qq(RATELIMIT_X_SRCS=" \\\n$list    "\n))],
-              [['RATELIMIT_X_SRCS', $list]], 'by its name');
+        } else {
+            is($findings, '', $file);
+        }
+    }
 };
 
 
 subtest 'includes' => sub {
+    my %tree = map { $_ => slurp($_) } @sources;
+
     for my $source (@sources) {
-        my @bad = grep { !allowed($source, $_) } includes(slurp($source));
+        my @findings = findings($source, \%tree);
 
-        ok(!@bad, $source) or diag(map { "$source includes $_\n" } @bad);
-    }
-};
-
-
-# nginx's headers choose what those of the system offer, if they come first
-
-subtest 'order of includes' => sub {
-    for my $source (grep { m{(?:^|/)ngx_} } @sources) {
-        my ($first) = includes(slurp($source));
-
-        like($first // '', qr/^(?:<ngx_config\.h>|".*")$/, $source);
-    }
-};
-
-
-subtest 'config' => sub {
-    my @listed = listed(slurp('config'));
-
-    is_deeply([sort @listed], [sort @sources],
-              'lists the files that there are')
-        or explain_lists(\@listed, \@sources);
-
-    for my $list (lists(slurp('config'))) {
-        my ($name, $text) = @$list;
-        my @files = grep { m{^src/} } listed($text);
-
-        is_deeply(\@files, [sort @files], "in order, $name");
-        is(join(' ', grep { layer($_) ne layer($files[0]) } @files), '',
-           'of one layer');
+        ok(!@findings, $source) or diag(map { "$source: $_\n" } @findings);
     }
 };
 
@@ -134,24 +106,62 @@ subtest 'objects' => sub {
     }
 };
 
-
 done_testing();
 
 
-sub allowed {
-    my ($file, $include) = @_;
+sub findings {
+    my ($file, $tree) = @_;
 
-    return $only_in{$include} eq $file if $only_in{$include};
+    my $layer = layer($file);
+    my %may = map { $_ => 1 } @{$MAY{$layer} || []};
+    my (%seen, @order, @findings);
 
-    for my $layer (@layers) {
-        my ($files, @may) = @$layer;
+    reach($file, $tree, \%seen, \@order);
 
-        next if $file !~ $files;
-
-        return scalar grep { $include =~ $_ } @may;
+    for my $header (grep { m{^src/} } @order) {
+        push @findings, "reaches the layer " . layer($header) . " by $header"
+            if !$may{layer($header)};
     }
 
-    return 0;
+    for my $include (includes($tree->{$file})) {
+        next if $include =~ /^"/;
+
+        if ($ONLY{$include}) {
+            push @findings, "$include is for $ONLY{$include}"
+                if $ONLY{$include} ne $file;
+
+        } elsif ($file =~ m{^src/core/} ? $include !~ $c99
+                 : $file =~ $PURE ? $include !~ $system || $include =~ $nginx
+                 : $include !~ $system && $include !~ $nginx)
+        {
+            push @findings, "$include is not for $file";
+        }
+    }
+
+    # nginx's headers choose what those of the system offer, if they come first
+
+    my ($first) = grep { /^</ } @order;
+
+    push @findings, ($first // 'nothing') . ' before <ngx_config.h>'
+        if $file !~ $PURE && ($first // '') ne '<ngx_config.h>';
+
+    return @findings;
+}
+
+
+# all that a file includes, in the order in which the compiler reads it
+
+sub reach {
+    my ($file, $tree, $seen, $order) = @_;
+
+    for my $include (includes($tree->{$file} // '')) {
+        my $path = $include =~ /^"(.*)"$/ ? "src/$1" : $include;
+
+        next if $seen->{$path}++;
+
+        reach($path, $tree, $seen, $order) if $path =~ m{^src/};
+        push @$order, $path;
+    }
 }
 
 
@@ -162,40 +172,10 @@ sub includes {
 }
 
 
-sub listed {
-    my ($text) = @_;
-
-    return $text =~ m{^ +\$ngx_addon_dir/(\S+\.[ch]) \\$}mg;
-}
-
-
-sub lists {
-    my ($text) = @_;
-
-    my @lists;
-
-    push @lists, [$1, $2]
-        while $text =~ /^(RATELIMIT_\w+_(?:DEPS|SRCS))=" \\\n(.*?)^ +"/msg;
-
-    return @lists;
-}
-
-
 sub layer {
     my ($file) = @_;
 
-    return $file =~ m{^src/(\w+)/} ? $1 : '';
-}
-
-
-sub explain_lists {
-    my ($listed, $sources) = @_;
-
-    my %listed = map { $_ => 1 } @$listed;
-    my %sources = map { $_ => 1 } @$sources;
-
-    diag("not in config: $_") for grep { !$listed{$_} } @$sources;
-    diag("not there: $_") for grep { !$sources{$_} } @$listed;
+    return $file =~ m{^src/(\w+)/} ? $1 : 'module';
 }
 
 

@@ -278,9 +278,9 @@ sub source {
     my %found;
 
     my $main = slurp('ngx_http_ratelimit_module.c');
-    my $http = join '', map { slurp($_) } sort(glob('src/http/*.c'));
+    my $http = join '', map { slurp($_) } sort(glob('src/{conf,elastic,http}/*.c'));
     my $core = join '', map { slurp($_) } sort(glob('src/core/*.c'));
-    my $store = join '', map { slurp($_) } sort(glob('src/store/*.c'));
+    my $store = join '', map { slurp($_) } sort(glob('src/{store,redis}/*.c'));
 
     my ($commands) = $main =~ /^static ngx_command_t .*?\{\n(.*?)^\};/ms;
 
@@ -320,7 +320,7 @@ sub source {
                          @{strings($http, 'ngx_http_ratelimit_vars')}};
     $found{messages} = [messages($http . $store)];
     $found{reasons} = [$store =~ /_redis_reason\([^"()]*"([^"]+)"/g];
-    $found{breaker} = {slurp('src/store/ratelimit_breaker.h')
+    $found{breaker} = {slurp('src/redis/ratelimit_breaker.h')
                        =~ /^#define RATELIMIT_BREAKER_(\w+) +(\d+)$/mg};
 
     return %found;

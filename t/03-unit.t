@@ -28,7 +28,7 @@ my %flags = (
     fast => [@common, '-O2'],
 );
 
-my @sources = (glob('src/core/*.c'), glob('src/store/ratelimit_*.c'));
+my @sources = (glob('src/core/*.c'), glob('src/{table,redis,elastic}/ratelimit_*.c'));
 my @programs = grep { slurp($_) =~ /^main\(/m } glob('t/unit/*.c');
 
 if ($ENV{UNIT}) {
@@ -44,8 +44,8 @@ $ENV{UBSAN_OPTIONS} = 'print_stacktrace=1';
 
 my %objects;
 
-make_path("$out/store");
-system("src/store/lua/embed > $out/store/ratelimit_lua.h") == 0
+make_path("$out/redis");
+system("src/redis/lua/embed > $out/redis/ratelimit_lua.h") == 0
     or BAIL_OUT('the scripts cannot be embedded');
 
 for my $program (@programs) {

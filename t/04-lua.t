@@ -112,12 +112,12 @@ sub mutant {
 # vectors is that of t/unit/, with the scripts in the place of the core
 
 sub build {
-    my @core = (glob('src/core/*.c'), 'src/store/ratelimit_script.c');
+    my @core = (glob('src/core/*.c'), 'src/redis/ratelimit_script.c');
     my @objects;
 
-    make_path("$out/store");
+    make_path("$out/redis");
 
-    return if !command("src/store/lua/embed > $out/store/ratelimit_lua.h");
+    return if !command("src/redis/lua/embed > $out/redis/ratelimit_lua.h");
 
     for my $source (@core) {
         my $object = "$out/" . ($source =~ s{.*/|\.c$}{}gr) . '.o';

@@ -56,7 +56,7 @@ subtest 'only what changed is built' => sub {
     unlike($text, qr/^configuring/m, 'and nothing is configured again');
     cmp_ok(time - $start, '<', 20, 'in seconds');
 
-    replace("$copy/src/store/lua/decide.lua", qr/\z/, "local changed = op\n");
+    replace("$copy/src/redis/lua/decide.lua", qr/\z/, "local changed = op\n");
     $text = builds($make, 'a changed script');
 
     like($text, qr/^built/m, 'is built');

@@ -110,11 +110,11 @@ sub persistent {
 
 
 sub build {
-    my @core = (glob('src/core/*.c'), 'src/store/ratelimit_script.c');
+    my @core = (glob('src/core/*.c'), 'src/redis/ratelimit_script.c');
 
-    make_path("$out/store");
+    make_path("$out/redis");
 
-    my $command = "src/store/lua/embed > $out/store/ratelimit_lua.h"
+    my $command = "src/redis/lua/embed > $out/redis/ratelimit_lua.h"
         . " && $cc -std=gnu99 -g -O1 -Wall -Wextra -Werror -Isrc -It/lua"
         . " -It/unit -I$out -o $out/fill t/lua/fill.c @core -lhiredis 2>&1";
 

@@ -36,14 +36,33 @@
 #define RATELIMIT_NODELAY       UINT64_MAX
 
 
+/*
+ * The registry.  An algorithm has one base name: it is a traits struct,
+ * ratelimit_NAME, in this folder, a script in src/redis/lua/, and a table of
+ * vectors in t/vectors/.
+ */
+
+#define ratelimit_each_algorithm(X)                                           \
+    X(FIXED_WINDOW, fixed_window)                                             \
+    X(SLIDING_WINDOW, sliding_window)                                         \
+    X(SLIDING_LOG, sliding_log)                                               \
+    X(TOKEN_BUCKET, token_bucket)                                             \
+    X(LEAKY_BUCKET, leaky_bucket)
+
+#define ratelimit_algorithm_number(NAME, name)  RATELIMIT_##NAME,
+
 typedef enum {
-    RATELIMIT_FIXED_WINDOW = 0,
-    RATELIMIT_SLIDING_WINDOW,
-    RATELIMIT_SLIDING_LOG,
-    RATELIMIT_TOKEN_BUCKET,
-    RATELIMIT_LEAKY_BUCKET,
+    ratelimit_each_algorithm(ratelimit_algorithm_number)
     RATELIMIT_ALGORITHMS
 } ratelimit_algorithm_e;
+
+
+/* parameters of nginx.conf that an algorithm takes, a bit each */
+
+#define RATELIMIT_TAKES_BUCKETS   0x01
+#define RATELIMIT_TAKES_CAPACITY  0x02
+#define RATELIMIT_TAKES_BURST     0x04    /* also nodelay, and delay=N */
+#define RATELIMIT_TAKES_WAIT      0x08    /* delay=TIME */
 
 
 /* how a state is kept; all states of one zone have the same shape */
@@ -148,6 +167,12 @@ typedef struct {
 
 typedef struct {
     const char                     *name;
+    char                            letter;   /* in names of Redis' counters */
+    unsigned                        takes;
+    unsigned                        drips:1;  /* what was taken returns bit by
+                                                 bit, N in a period */
+    unsigned                        sized:1;  /* a state has room for as many
+                                                 requests as its rules allow */
 
     void   (*look)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, const ratelimit_state_t *state,
@@ -179,11 +204,10 @@ typedef struct {
 } ratelimit_algorithm_t;
 
 
-extern const ratelimit_algorithm_t  ratelimit_fixed_window;
-extern const ratelimit_algorithm_t  ratelimit_sliding_window;
-extern const ratelimit_algorithm_t  ratelimit_sliding_log;
-extern const ratelimit_algorithm_t  ratelimit_token_bucket;
-extern const ratelimit_algorithm_t  ratelimit_leaky_bucket;
+#define ratelimit_algorithm_traits(NAME, name)                                \
+    extern const ratelimit_algorithm_t  ratelimit_##name;
+
+ratelimit_each_algorithm(ratelimit_algorithm_traits)
 
 /* by ratelimit_algorithm_e */
 extern const ratelimit_algorithm_t *const

@@ -14,14 +14,12 @@
 #define RATELIMIT_MAX_RING  0x7fffffff
 
 
+#define ratelimit_algorithm_address(NAME, name)  &ratelimit_##name,
+
 const ratelimit_algorithm_t *const
     ratelimit_algorithms[RATELIMIT_ALGORITHMS] =
 {
-    &ratelimit_fixed_window,
-    &ratelimit_sliding_window,
-    &ratelimit_sliding_log,
-    &ratelimit_token_bucket,
-    &ratelimit_leaky_bucket
+    ratelimit_each_algorithm(ratelimit_algorithm_address)
 };
 
 

@@ -29,6 +29,10 @@ static void ratelimit_fixed_window_copy(const ratelimit_shape_t *shape,
 
 const ratelimit_algorithm_t  ratelimit_fixed_window = {
     "fixed_window",
+    'f',
+    0,
+    0,                                     /* drips */
+    0,                                     /* sized */
     ratelimit_fixed_window_look,
     ratelimit_fixed_window_glance,
     ratelimit_fixed_window_charge,

@@ -17,6 +17,10 @@ static void ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
 
 const ratelimit_algorithm_t  ratelimit_leaky_bucket = {
     "leaky_bucket",
+    'k',
+    RATELIMIT_TAKES_BURST,
+    1,                                     /* drips */
+    0,                                     /* sized */
     ratelimit_leaky_bucket_look,
     ratelimit_leaky_bucket_glance,
     ratelimit_bucket_charge,

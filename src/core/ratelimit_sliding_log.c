@@ -48,6 +48,10 @@ static void ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
 
 const ratelimit_algorithm_t  ratelimit_sliding_log = {
     "sliding_log",
+    'l',
+    0,
+    0,                                     /* drips */
+    1,                                     /* sized */
     ratelimit_sliding_log_look,
     ratelimit_sliding_log_look,
     ratelimit_sliding_log_charge,

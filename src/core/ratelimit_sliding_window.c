@@ -43,6 +43,10 @@ static void ratelimit_sliding_window_copy(const ratelimit_shape_t *shape,
 
 const ratelimit_algorithm_t  ratelimit_sliding_window = {
     "sliding_window",
+    'w',
+    RATELIMIT_TAKES_BUCKETS,
+    0,                                     /* drips */
+    0,                                     /* sized */
     ratelimit_sliding_window_look,
     ratelimit_sliding_window_glance,
     ratelimit_sliding_window_charge,

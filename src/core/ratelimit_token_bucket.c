@@ -16,6 +16,10 @@ static void ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
 
 const ratelimit_algorithm_t  ratelimit_token_bucket = {
     "token_bucket",
+    't',
+    RATELIMIT_TAKES_CAPACITY|RATELIMIT_TAKES_WAIT,
+    1,                                     /* drips */
+    0,                                     /* sized */
     ratelimit_token_bucket_look,
     ratelimit_token_bucket_glance,
     ratelimit_bucket_charge,

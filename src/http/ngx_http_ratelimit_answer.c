@@ -5,7 +5,7 @@
  */
 
 
-#include "http/ngx_http_ratelimit.h"
+#include "http/ngx_http_ratelimit_ctx.h"
 
 
 static void ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx);

@@ -1,6 +1,7 @@
 
 /*
- * What is known of a request.
+ * What is known of a request, and what the files of this folder do for one
+ * another.
  */
 
 
@@ -8,7 +9,27 @@
 #define _NGX_HTTP_RATELIMIT_CTX_H_INCLUDED_
 
 
-#include "http/ngx_http_ratelimit.h"
+#include "conf/ngx_http_ratelimit_conf.h"
+
+
+/* of two decisions about one request the later one here is told */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_UNDECIDED = 0,
+    NGX_HTTP_RATELIMIT_PASSED,
+    NGX_HTTP_RATELIMIT_SOFT,
+    NGX_HTTP_RATELIMIT_ELASTIC,
+    NGX_HTTP_RATELIMIT_DELAYED,
+    NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN,
+    NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN,
+    NGX_HTTP_RATELIMIT_REJECTED,
+    NGX_HTTP_RATELIMIT_BYPASSED,
+    NGX_HTTP_RATELIMIT_FAILED_OPEN,
+    NGX_HTTP_RATELIMIT_FAILED_CLOSED
+} ngx_http_ratelimit_status_e;
+
+
+typedef struct ngx_http_ratelimit_ctx_s  ngx_http_ratelimit_ctx_t;
 
 
 /*
@@ -70,6 +91,64 @@ void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
 
 /* makes verdicts complete, and finds the tightest; to be done when asked */
 void ngx_http_ratelimit_explain(ngx_http_ratelimit_ctx_t *ctx);
+
+
+/* ngx_http_ratelimit_query.c */
+
+/*
+ * The query has no items if no limit of the stage applies.  NGX_BUSY if one
+ * can't be asked and fails closed.
+ */
+ngx_int_t ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t stage);
+
+
+/* ngx_http_ratelimit_handler.c */
+
+ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
+
+/* does what the store has answered */
+ngx_int_t ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx);
+
+
+/* ngx_http_ratelimit_direct.c */
+
+ngx_int_t ngx_http_ratelimit_direct(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf);
+
+
+/* ngx_http_ratelimit_wait.c */
+
+/* both return what nginx is to be told */
+ngx_int_t ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t item);
+ngx_int_t ngx_http_ratelimit_suspend(ngx_http_request_t *r,
+    ngx_http_event_handler_pt handler);
+
+void ngx_http_ratelimit_resume(ngx_http_request_t *r);
+
+
+/* ngx_http_ratelimit_outcome.c */
+
+ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
+
+
+/* ngx_http_ratelimit_answer.c */
+
+ngx_int_t ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx);
+void ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t item);
+
+
+/* ngx_http_ratelimit_headers.c */
+
+void ngx_http_ratelimit_header_filter_init(void);
+
+
+/* ngx_http_ratelimit_variables.c */
+
+ngx_int_t ngx_http_ratelimit_add_variables(ngx_conf_t *cf);
 
 
 /* bytes for n items, their places, subjects and plans */

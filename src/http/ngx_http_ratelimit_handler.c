@@ -4,8 +4,8 @@
  */
 
 
+#include "http/ngx_http_ratelimit_ctx.h"
 #include "core/ratelimit_math.h"
-#include "http/ngx_http_ratelimit.h"
 
 
 static ngx_int_t ngx_http_ratelimit_before_auth(ngx_http_request_t *r,

@@ -5,7 +5,7 @@
  */
 
 
-#include "http/ngx_http_ratelimit.h"
+#include "http/ngx_http_ratelimit_ctx.h"
 
 
 #define NGX_HTTP_RATELIMIT_MAX_STATUS  599

@@ -5,7 +5,7 @@
  */
 
 
-#include "http/ngx_http_ratelimit.h"
+#include "http/ngx_http_ratelimit_ctx.h"
 
 
 #define NGX_HTTP_RATELIMIT_LOGGED_COST  32    /* bytes of a bad one */
@@ -262,25 +262,4 @@ ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
                   "1 is counted",
                   &limit->cost.value->value, &limit->use.zone->name,
                   len, text);
-}
-
-
-/* for the log: a client may have chosen it */
-
-size_t
-ngx_http_ratelimit_printable(u_char *text, size_t size, ngx_str_t *value)
-{
-    size_t  i, len;
-
-    len = ngx_min(value->len, size);
-
-    for (i = 0; i < len; i++) {
-        text[i] = value->data[i];
-
-        if (text[i] < 0x20 || text[i] > 0x7e) {
-            text[i] = '?';
-        }
-    }
-
-    return len;
 }

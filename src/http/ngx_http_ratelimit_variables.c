@@ -4,7 +4,7 @@
  */
 
 
-#include "http/ngx_http_ratelimit.h"
+#include "http/ngx_http_ratelimit_ctx.h"
 
 
 typedef enum {

@@ -4,7 +4,7 @@
  */
 
 
-#include "http/ngx_http_ratelimit.h"
+#include "http/ngx_http_ratelimit_ctx.h"
 
 
 static void ngx_http_ratelimit_delay_handler(ngx_http_request_t *r);

@@ -15,7 +15,7 @@
 
 #include "core/ratelimit.h"
 #include "core/ratelimit_key.h"
-#include "store/ratelimit_table.h"
+#include "table/ratelimit_table.h"
 
 
 typedef struct ngx_http_ratelimit_zone_s      ngx_http_ratelimit_zone_t;

@@ -13,7 +13,7 @@
 #define _GNU_SOURCE
 
 #include "core/ratelimit.h"
-#include "store/ratelimit_script.h"
+#include "redis/ratelimit_script.h"
 
 #include "client.h"
 #include "random.h"

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "store/ratelimit_url.h"
+#include "redis/ratelimit_url.h"
 
 #include "fuzz.h"
 

@@ -13,7 +13,7 @@
 #define _FAKE_H_INCLUDED_
 
 
-#include "store/ratelimit_lua.h"
+#include "redis/ratelimit_lua.h"
 #include "redis.h"
 
 

@@ -15,7 +15,7 @@
 #include <hiredis/hiredis.h>
 
 #include "core/ratelimit.h"
-#include "store/ratelimit_script.h"
+#include "redis/ratelimit_script.h"
 #include "tap.h"
 
 

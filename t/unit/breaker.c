@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "store/ratelimit_breaker.h"
+#include "redis/ratelimit_breaker.h"
 
 #include "random.h"
 #include "tap.h"

@@ -19,7 +19,7 @@
 
 #include "core/ratelimit.h"
 #include "core/ratelimit_key.h"
-#include "store/ratelimit_table.h"
+#include "table/ratelimit_table.h"
 
 #include "tap.h"
 

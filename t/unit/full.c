@@ -6,7 +6,7 @@
  */
 
 
-#include "store/ratelimit_slot.h"
+#include "table/ratelimit_slot.h"
 
 #include "fleet.h"
 

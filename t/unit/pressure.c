@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/ratelimit_pressure.h"
+#include "elastic/ratelimit_pressure.h"
 
 #include "tap.h"
 

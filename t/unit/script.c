@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/ratelimit.h"
-#include "store/ratelimit_script.h"
+#include "redis/ratelimit_script.h"
 
 #include "random.h"
 #include "tap.h"

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/ratelimit_url.h"
+#include "redis/ratelimit_url.h"
 
 #include "random.h"
 #include "tap.h"

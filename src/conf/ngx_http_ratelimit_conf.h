@@ -1,0 +1,362 @@
+
+/*
+ * What nginx.conf says, and what the files of this folder do for one another.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_CONF_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_CONF_H_INCLUDED_
+
+
+#include <ngx_config.h>
+#include <ngx_core.h>
+#include <ngx_http.h>
+
+#include "core/ratelimit.h"
+#include "core/ratelimit_parse.h"
+#include "store/ngx_http_ratelimit_store.h"
+
+
+#define NGX_HTTP_RATELIMIT_HEADERS_OFF    0x0001
+#define NGX_HTTP_RATELIMIT_HEADERS_X      0x0002
+#define NGX_HTTP_RATELIMIT_HEADERS_IETF   0x0004
+#define NGX_HTTP_RATELIMIT_HEADERS_DELTA  0x0008
+#define NGX_HTTP_RATELIMIT_HEADERS_EPOCH  0x0010
+
+/* when limits are decided, a bit each */
+#define NGX_HTTP_RATELIMIT_BEFORE_AUTH    0x0001
+#define NGX_HTTP_RATELIMIT_AFTER_AUTH     0x0002
+
+/* rates in the value of a variable */
+#define NGX_HTTP_RATELIMIT_MAX_RATES      8
+
+#define NGX_HTTP_RATELIMIT_BODY_OFF       0
+#define NGX_HTTP_RATELIMIT_BODY_PROBLEM   1
+
+
+typedef struct ngx_http_ratelimit_elastic_s  ngx_http_ratelimit_elastic_t;
+
+
+/* an expression of the configuration, value is NULL if it is not given */
+
+typedef struct {
+    ngx_http_complex_value_t       *value;
+    ngx_int_t                       index;    /* of the variable if it is only
+                                                 one, or NGX_ERROR */
+} ngx_http_ratelimit_expr_t;
+
+
+/* rates as configured: a list, or an expression that gives one */
+
+typedef struct {
+    ngx_array_t                     list;     /* ratelimit_rate_t */
+    ngx_http_complex_value_t       *variable;
+} ngx_http_ratelimit_rates_t;
+
+
+/* what a list of rates means for a limit */
+
+typedef struct ngx_http_ratelimit_limit_s  ngx_http_ratelimit_limit_t;
+
+typedef struct {
+    ngx_str_node_t                  node;     /* by the text, if variable */
+    ngx_http_ratelimit_limit_t     *limit;
+    ratelimit_rule_t               *rules;
+    ratelimit_rule_t               *elastic;  /* with more room, or NULL */
+    ngx_uint_t                      nrules;
+    ngx_str_t                       policy;   /* "ip";q=50;w=60 */
+    const char                     *reason;   /* why the text is no list */
+} ngx_http_ratelimit_plan_t;
+
+
+/* one "ratelimit" */
+
+struct ngx_http_ratelimit_limit_s {
+    ngx_http_ratelimit_use_t        use;
+    ngx_http_ratelimit_expr_t       key;
+    ngx_http_ratelimit_expr_t       cost;
+    ngx_http_ratelimit_expr_t       filter;   /* if= */
+
+    ngx_http_ratelimit_plan_t       plan;     /* unless the rate varies */
+    ngx_http_ratelimit_expr_t       rate;
+    ngx_rbtree_t                    plans;    /* a worker's, by the text */
+    ngx_rbtree_node_t               sentinel;
+    ngx_uint_t                      nplans;
+
+    /* ready to be sent, quoted and escaped */
+    ngx_str_t                       label;    /* "ip" */
+    ngx_str_t                       json;     /* "ip" */
+
+    /* as configured */
+    ngx_str_t                       zone;
+    ngx_http_ratelimit_rates_t      rates;
+    uint64_t                        soft;     /* per cent */
+    uint64_t                        elastic;  /* per cent */
+    uint64_t                        burst;
+    ngx_str_t                       delay;
+    uint64_t                        free;     /* as ratelimit_rule_t's */
+    uint64_t                        wait;     /* as ratelimit_rule_t's */
+    ngx_array_t                    *outcomes; /* ngx_uint_t, statuses that
+                                                 count; 4 is 4xx */
+    ngx_uint_t                      insist;   /* rejected=count */
+    ngx_uint_t                      stage;
+    ngx_conf_file_t                 origin;   /* where errors are found */
+};
+
+
+/* all "ratelimit" of one block, which the blocks inside may inherit */
+
+typedef struct {
+    ngx_array_t                     limits;   /* ngx_http_ratelimit_limit_t */
+    ngx_uint_t                      nrules_before;  /* at most */
+    ngx_uint_t                      nrules_after;
+    ngx_uint_t                      nrules;   /* both */
+    ngx_uint_t                      stages;
+    ngx_uint_t                      remote;   /* stages with limits in Redis */
+    ngx_uint_t                      direct;   /* all are simple, see
+                                                 ngx_http_ratelimit_direct.c */
+    ngx_str_t                       name;     /* of limits that count apart */
+    ngx_http_core_srv_conf_t       *server;   /* the name is this server's */
+} ngx_http_ratelimit_set_t;
+
+
+/* an expression whose variables are looked for when all have been declared */
+
+typedef struct {
+    ngx_http_complex_value_t       *value;
+    ngx_str_t                       directive;
+    ngx_conf_file_t                 origin;
+} ngx_http_ratelimit_mention_t;
+
+
+typedef struct {
+    ngx_array_t                     zones;    /* ngx_http_ratelimit_zone_t * */
+    ngx_array_t                     sets;     /* ngx_http_ratelimit_set_t * */
+    ngx_array_t                     mentions; /* ngx_http_ratelimit_mention_t */
+    ngx_array_t                     redis;    /* ngx_http_ratelimit_redis_t * */
+    ngx_uint_t                      stages;   /* of all sets */
+    ngx_uint_t                      outcomes; /* somebody counts by them */
+    ngx_http_ratelimit_elastic_t   *elastic;
+} ngx_http_ratelimit_main_conf_t;
+
+
+typedef struct {
+    ngx_http_ratelimit_set_t       *set;
+    ngx_array_t                    *bypass;   /* ngx_http_complex_value_t */
+    ngx_uint_t                      headers;
+    ngx_uint_t                      status;
+    ngx_uint_t                      body;
+    ngx_uint_t                      limit_log_level;
+    ngx_uint_t                      delay_log_level;
+    ngx_uint_t                      ipv6_prefix;
+    ngx_flag_t                      dry_run;
+} ngx_http_ratelimit_loc_conf_t;
+
+
+/*
+ * A name=value parameter of a directive, or a bare word if the name does not
+ * end with "=".  The parser returns NULL, the reason why the value is refused,
+ * or NGX_CONF_ERROR if it has said so itself.
+ */
+
+typedef struct ngx_http_ratelimit_param_s  ngx_http_ratelimit_param_t;
+
+typedef const char *(*ngx_http_ratelimit_param_pt)(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+
+struct ngx_http_ratelimit_param_s {
+    ngx_str_t                       name;
+    ngx_http_ratelimit_param_pt     parse;
+    size_t                          offset;   /* of the field */
+    uint64_t                        low;
+    uint64_t                        high;
+    ngx_uint_t                      many;     /* may be given again */
+};
+
+#define ngx_http_ratelimit_null_param  { ngx_null_string, NULL, 0, 0, 0, 0 }
+
+
+/* ngx_http_ratelimit_params.c */
+
+char *ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
+    ngx_http_ratelimit_param_t *params, void *conf);
+ngx_http_ratelimit_param_t *ngx_http_ratelimit_find_param(
+    ngx_http_ratelimit_param_t *params, ngx_str_t *text);
+const char *ngx_http_ratelimit_param_number(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+const char *ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+const char *ngx_http_ratelimit_param_rate(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+const char *ngx_http_ratelimit_param_name(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+const char *ngx_http_ratelimit_param_expr(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+
+
+/* ngx_http_ratelimit_expr.c */
+
+ngx_int_t ngx_http_ratelimit_compile(ngx_conf_t *cf, ngx_str_t *text,
+    ngx_http_complex_value_t *value);
+ngx_int_t ngx_http_ratelimit_mention(ngx_conf_t *cf,
+    ngx_http_complex_value_t *value);
+ngx_int_t ngx_http_ratelimit_check_mentions(ngx_conf_t *cf);
+void ngx_http_ratelimit_expr_init(ngx_conf_t *cf,
+    ngx_http_ratelimit_expr_t *expr, ngx_http_complex_value_t *value);
+
+
+/* directives */
+
+extern ngx_conf_enum_t  ngx_http_ratelimit_log_levels[];
+extern ngx_conf_enum_t  ngx_http_ratelimit_bodies[];
+extern ngx_conf_num_bounds_t  ngx_http_ratelimit_status_bounds;
+extern ngx_conf_num_bounds_t  ngx_http_ratelimit_ipv6_prefix_bounds;
+
+char *ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_set_bypass(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_set_number(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_set_enum(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+
+
+/* ngx_http_ratelimit_bind.c */
+
+ngx_http_ratelimit_zone_t *ngx_http_ratelimit_find_zone(
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
+ngx_int_t ngx_http_ratelimit_bind(ngx_conf_t *cf);
+
+
+/* ngx_http_ratelimit_rates.c */
+
+ngx_int_t ngx_http_ratelimit_bind_rates(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit);
+
+
+/* ngx_http_ratelimit_redis_directive.c */
+
+char *ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_int_t ngx_http_ratelimit_bind_redis(ngx_conf_t *cf);
+
+/* returns NULL, or the reason why no Redis can have this name */
+const char *ngx_http_ratelimit_redis_name(ngx_str_t *name);
+
+
+/* ngx_http_ratelimit_redis_url.c */
+
+/* whether a text is a URL, right or wrong */
+ngx_uint_t ngx_http_ratelimit_is_url(ngx_str_t *text);
+
+/* what may be shown of a text that may be a URL */
+ngx_str_t ngx_http_ratelimit_masked(ngx_conf_t *cf, ngx_str_t *text);
+
+
+/* ngx_http_ratelimit_return.c */
+
+/* warns if the block's own limits are never reached because of a "return" */
+void ngx_http_ratelimit_check_return(ngx_conf_t *cf,
+    ngx_http_ratelimit_set_t *set);
+
+
+/* ngx_http_ratelimit_label.c */
+
+ngx_int_t ngx_http_ratelimit_make_labels(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit);
+ngx_int_t ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t *plan);
+
+
+/* ngx_http_ratelimit_plan.c */
+
+/* returns NULL, or the reason why there can't be such rules */
+const char *ngx_http_ratelimit_make_rules(ngx_http_ratelimit_limit_t *limit,
+    ratelimit_rate_t *rates, ngx_http_ratelimit_plan_t *plan);
+
+/* the plan that a limit has for a request, its rate may vary */
+ngx_http_ratelimit_plan_t *ngx_http_ratelimit_get_plan(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, ngx_str_t *text);
+
+
+/* bytes of a value for the log, at most size; returns how many */
+size_t ngx_http_ratelimit_printable(u_char *text, size_t size,
+    ngx_str_t *value);
+
+
+/* ngx_http_ratelimit_direct.c */
+
+/* whether all limits of a set can be asked so */
+ngx_uint_t ngx_http_ratelimit_direct_set(ngx_http_ratelimit_set_t *set);
+
+
+/* ngx_http_ratelimit_outcome.c */
+
+const char *ngx_http_ratelimit_param_outcomes(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+
+
+/* ngx_http_ratelimit_elastic.c */
+
+char *ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+ngx_int_t ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf);
+ngx_int_t ngx_http_ratelimit_elastic_init_process(ngx_cycle_t *cycle);
+
+/* whether there are resources to spare */
+ngx_uint_t ngx_http_ratelimit_elastic_spare(ngx_http_request_t *r);
+
+
+extern ngx_module_t  ngx_http_ratelimit_module;
+
+
+/* whole seconds, rounded up */
+
+static ngx_inline uint64_t
+ngx_http_ratelimit_seconds(uint64_t usec)
+{
+    return usec / RATELIMIT_SECOND + (usec % RATELIMIT_SECOND != 0);
+}
+
+
+/* as ngx_http_get_flushed_variable(), which mostly has nothing to flush */
+
+static ngx_inline ngx_http_variable_value_t *
+ngx_http_ratelimit_variable(ngx_http_request_t *r, ngx_uint_t index)
+{
+    return r->variables[index].no_cacheable
+           ? ngx_http_get_flushed_variable(r, index)
+           : ngx_http_get_indexed_variable(r, index);
+}
+
+
+/* a lone variable needs no script, and no copy of its value */
+
+static ngx_inline ngx_int_t
+ngx_http_ratelimit_eval(ngx_http_request_t *r, ngx_http_ratelimit_expr_t *expr,
+    ngx_str_t *value)
+{
+    ngx_http_variable_value_t  *vv;
+
+    if (expr->index == NGX_ERROR) {
+        return ngx_http_complex_value(r, expr->value, value);
+    }
+
+    vv = ngx_http_ratelimit_variable(r, expr->index);
+
+    if (vv == NULL || vv->not_found) {
+        value->len = 0;
+        return NGX_OK;
+    }
+
+    value->len = vv->len;
+    value->data = vv->data;
+
+    return NGX_OK;
+}
+
+
+#endif /* _NGX_HTTP_RATELIMIT_CONF_H_INCLUDED_ */

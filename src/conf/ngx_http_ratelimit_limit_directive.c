@@ -1,0 +1,295 @@
+
+/*
+ * ratelimit zone=NAME [parameters];
+ * ratelimit off;
+ *
+ * The zone may be declared further down, so what depends on it waits until
+ * the whole configuration has been read (ngx_http_ratelimit_bind.c).
+ */
+
+
+#include "conf/ngx_http_ratelimit_conf.h"
+
+
+#define NGX_HTTP_RATELIMIT_MAX_SOFT  1000    /* per cent */
+
+
+static const char *ngx_http_ratelimit_limit_rejected(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_limit_after_auth(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_limit_delay(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_limit_cost(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static char *ngx_http_ratelimit_limit_off(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *rlcf);
+static ngx_http_ratelimit_set_t *ngx_http_ratelimit_create_set(
+    ngx_conf_t *cf);
+
+
+static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
+
+    { ngx_string("zone="),
+      ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_limit_t, zone),
+      0, 0, 0 },
+
+    { ngx_string("key="),
+      ngx_http_ratelimit_param_expr,
+      offsetof(ngx_http_ratelimit_limit_t, key),
+      0, 0, 0 },
+
+    { ngx_string("rate="),
+      ngx_http_ratelimit_param_rate,
+      offsetof(ngx_http_ratelimit_limit_t, rates),
+      0, 0, 1 },
+
+    { ngx_string("name="),
+      ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_limit_t, use)
+      + offsetof(ngx_http_ratelimit_use_t, name),
+      0, 0, 0 },
+
+    { ngx_string("soft="),
+      ngx_http_ratelimit_param_percent,
+      offsetof(ngx_http_ratelimit_limit_t, soft),
+      1, NGX_HTTP_RATELIMIT_MAX_SOFT, 0 },
+
+    { ngx_string("elastic="),
+      ngx_http_ratelimit_param_percent,
+      offsetof(ngx_http_ratelimit_limit_t, elastic),
+      1, NGX_HTTP_RATELIMIT_MAX_SOFT, 0 },
+
+    { ngx_string("burst="),
+      ngx_http_ratelimit_param_number,
+      offsetof(ngx_http_ratelimit_limit_t, burst),
+      1, RATELIMIT_MAX_LIMIT - 1, 0 },
+
+    { ngx_string("delay="),
+      ngx_http_ratelimit_limit_delay,
+      0, 0, 0, 0 },
+
+    { ngx_string("nodelay"),
+      ngx_http_ratelimit_limit_nodelay,
+      0, 0, 0, 0 },
+
+    { ngx_string("cost="),
+      ngx_http_ratelimit_limit_cost,
+      offsetof(ngx_http_ratelimit_limit_t, cost),
+      0, RATELIMIT_MAX_LIMIT, 0 },
+
+    { ngx_string("if="),
+      ngx_http_ratelimit_param_expr,
+      offsetof(ngx_http_ratelimit_limit_t, filter),
+      0, 0, 0 },
+
+    { ngx_string("count="),
+      ngx_http_ratelimit_param_outcomes,
+      offsetof(ngx_http_ratelimit_limit_t, outcomes),
+      0, 0, 0 },
+
+    { ngx_string("rejected="),
+      ngx_http_ratelimit_limit_rejected,
+      offsetof(ngx_http_ratelimit_limit_t, insist),
+      0, 0, 0 },
+
+    { ngx_string("after_auth"),
+      ngx_http_ratelimit_limit_after_auth,
+      offsetof(ngx_http_ratelimit_limit_t, stage),
+      0, 0, 0 },
+
+      ngx_http_ratelimit_null_param
+};
+
+
+char *
+ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_ratelimit_loc_conf_t  *rlcf = conf;
+
+    ngx_str_t                   *value;
+    ngx_http_ratelimit_limit_t  *limit;
+
+    value = cf->args->elts;
+
+    if (cf->args->nelts == 2 && ngx_strcmp(value[1].data, "off") == 0) {
+        return ngx_http_ratelimit_limit_off(cf, rlcf);
+    }
+
+    if (rlcf->set == NULL) {
+        return "stands beside \"ratelimit off\"";
+    }
+
+    if (rlcf->set == NGX_CONF_UNSET_PTR) {
+        rlcf->set = ngx_http_ratelimit_create_set(cf);
+        if (rlcf->set == NULL) {
+            return NGX_CONF_ERROR;
+        }
+    }
+
+    limit = ngx_array_push(&rlcf->set->limits);
+    if (limit == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    ngx_memzero(limit, sizeof(ngx_http_ratelimit_limit_t));
+
+    limit->origin = *cf->conf_file;
+    limit->stage = NGX_HTTP_RATELIMIT_BEFORE_AUTH;
+
+    if (ngx_http_ratelimit_params(cf, 1, ngx_http_ratelimit_limit_params,
+                                  limit)
+        != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    if (limit->zone.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"%V\" must have \"zone\" parameter", &cmd->name);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+static const char *
+ngx_http_ratelimit_limit_rejected(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_uint_t  *insist = field;
+
+    if (ngx_strcmp(value->data, "count") != 0) {
+        return "must be \"count\"";
+    }
+
+    *insist = 1;
+
+    return NULL;
+}
+
+
+static const char *
+ngx_http_ratelimit_limit_after_auth(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_uint_t  *stage = field;
+
+    *stage = NGX_HTTP_RATELIMIT_AFTER_AUTH;
+
+    return NULL;
+}
+
+
+/* of delay= and nodelay the last one holds, as in limit_req */
+
+static const char *
+ngx_http_ratelimit_limit_delay(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_http_ratelimit_limit_t  *limit = field;
+
+    limit->free = 0;
+
+    return ngx_http_ratelimit_param_name(cf, param, value, &limit->delay);
+}
+
+
+static const char *
+ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_http_ratelimit_limit_t  *limit = field;
+
+    limit->free = RATELIMIT_NODELAY;
+    limit->delay.len = 0;
+
+    return NULL;
+}
+
+
+/* what is no variable can be checked at once */
+
+static const char *
+ngx_http_ratelimit_limit_cost(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    uint64_t     number;
+    const char  *reason;
+
+    if (ngx_strlchr(value->data, value->data + value->len, '$') == NULL) {
+        reason = ngx_http_ratelimit_param_number(cf, param, value, &number);
+
+        if (reason != NULL) {
+            return reason;
+        }
+    }
+
+    return ngx_http_ratelimit_param_expr(cf, param, value, field);
+}
+
+
+static char *
+ngx_http_ratelimit_limit_off(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *rlcf)
+{
+    if (rlcf->set == NULL) {
+        return "is duplicate";
+    }
+
+    if (rlcf->set != NGX_CONF_UNSET_PTR) {
+        return "\"off\" stands beside other \"ratelimit\" directives";
+    }
+
+    rlcf->set = NULL;
+
+    return NGX_CONF_OK;
+}
+
+
+static ngx_http_ratelimit_set_t *
+ngx_http_ratelimit_create_set(ngx_conf_t *cf)
+{
+    ngx_http_core_loc_conf_t         *clcf;
+    ngx_http_ratelimit_set_t        **setp, *set;
+    ngx_http_ratelimit_main_conf_t   *rmcf;
+
+    set = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_set_t));
+    if (set == NULL) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&set->limits, cf->pool, 2,
+                       sizeof(ngx_http_ratelimit_limit_t))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    if (cf->cmd_type == NGX_HTTP_LOC_CONF) {
+        clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+        set->name = clcf->name;
+
+    } else if (cf->cmd_type == NGX_HTTP_SRV_CONF) {
+        set->server = ngx_http_conf_get_module_srv_conf(cf,
+                                                        ngx_http_core_module);
+
+    } else {
+        ngx_str_set(&set->name, "http");
+    }
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    setp = ngx_array_push(&rmcf->sets);
+    if (setp == NULL) {
+        return NULL;
+    }
+
+    *setp = set;
+
+    return set;
+}

@@ -1,0 +1,442 @@
+
+/*
+ * ratelimit_redis NAME URL... [parameters];
+ *
+ * No message shows a password: an argument that might have one is printed as
+ * ngx_http_ratelimit_masked() returns it.  Zones may name a Redis that is
+ * declared further down, so they find it when all has been read.
+ */
+
+
+#include "conf/ngx_http_ratelimit_conf.h"
+#include "conf/ngx_http_ratelimit_redis_url.h"
+
+
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+#define NGX_HTTP_RATELIMIT_REDIS_BUILT  1
+#else
+#define NGX_HTTP_RATELIMIT_REDIS_BUILT  0
+#endif
+
+#define NGX_HTTP_RATELIMIT_MAX_TIMEOUT  3600000    /* ms */
+#define NGX_HTTP_RATELIMIT_MAX_PREFIX   128
+
+
+typedef struct {
+    ngx_msec_t                      timeout;
+    ngx_msec_t                      connect_timeout;
+    uint64_t                        connections;
+    ngx_str_t                       password_file;
+    ngx_str_t                       prefix;
+} ngx_http_ratelimit_redis_params_t;
+
+
+static ngx_int_t ngx_http_ratelimit_redis_check_name(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
+static ngx_http_ratelimit_redis_t *ngx_http_ratelimit_find_redis(
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
+static ngx_int_t ngx_http_ratelimit_redis_check_args(ngx_conf_t *cf,
+    ngx_uint_t first);
+static ngx_http_ratelimit_redis_t *ngx_http_ratelimit_redis_create(
+    ngx_conf_t *cf, ngx_http_ratelimit_redis_params_t *params);
+static const char *ngx_http_ratelimit_redis_time(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_redis_prefix(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static ngx_int_t ngx_http_ratelimit_bind_zone_redis(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_zone_t *zone);
+
+
+static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_params[] = {
+
+    { ngx_string("timeout="),
+      ngx_http_ratelimit_redis_time,
+      offsetof(ngx_http_ratelimit_redis_params_t, timeout),
+      0, 0, 0 },
+
+    { ngx_string("connect_timeout="),
+      ngx_http_ratelimit_redis_time,
+      offsetof(ngx_http_ratelimit_redis_params_t, connect_timeout),
+      0, 0, 0 },
+
+    { ngx_string("connections="),
+      ngx_http_ratelimit_param_number,
+      offsetof(ngx_http_ratelimit_redis_params_t, connections),
+      1, 64, 0 },
+
+    { ngx_string("password_file="),
+      ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, password_file),
+      0, 0, 0 },
+
+    { ngx_string("prefix="),
+      ngx_http_ratelimit_redis_prefix,
+      offsetof(ngx_http_ratelimit_redis_params_t, prefix),
+      0, 0, 0 },
+
+      ngx_http_ratelimit_null_param
+};
+
+
+static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_later[] = {
+    { ngx_string("cluster"), NULL, 0, 0, 0, 0 },
+    { ngx_string("sentinel="), NULL, 0, 0, 0, 0 },
+    { ngx_string("ssl_ca="), NULL, 0, 0, 0, 0 },
+    { ngx_string("ssl_certificate="), NULL, 0, 0, 0, 0 },
+    { ngx_string("ssl_certificate_key="), NULL, 0, 0, 0, 0 },
+    { ngx_string("ssl_name="), NULL, 0, 0, 0, 0 },
+    { ngx_string("ssl_verify="), NULL, 0, 0, 0, 0 },
+      ngx_http_ratelimit_null_param
+};
+
+
+char *
+ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_ratelimit_main_conf_t  *rmcf = conf;
+
+    ngx_str_t                           *args;
+    ngx_uint_t                           first;
+    ngx_http_ratelimit_redis_t         **redis;
+    ngx_http_ratelimit_redis_params_t    params;
+
+    if (!NGX_HTTP_RATELIMIT_REDIS_BUILT) {
+        return "needs a module that was built with hiredis";
+    }
+
+    args = cf->args->elts;
+
+    if (ngx_http_ratelimit_redis_check_name(cf, rmcf, &args[1]) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
+    for (first = 3; first < cf->args->nelts; first++) {
+        if (!ngx_http_ratelimit_is_url(&args[first])) {
+            break;
+        }
+    }
+
+    ngx_memzero(&params, sizeof(ngx_http_ratelimit_redis_params_t));
+
+    params.timeout = 50;
+    params.connect_timeout = 200;
+    params.connections = 1;
+    ngx_str_set(&params.prefix, "ratelimit:");
+
+    if (ngx_http_ratelimit_redis_check_args(cf, first) != NGX_OK
+        || ngx_http_ratelimit_params(cf, first,
+                                     ngx_http_ratelimit_redis_params, &params)
+           != NGX_CONF_OK)
+    {
+        return NGX_CONF_ERROR;
+    }
+
+    redis = ngx_array_push(&rmcf->redis);
+    if (redis == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    *redis = ngx_http_ratelimit_redis_create(cf, &params);
+
+    return (*redis != NULL) ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_check_name(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name)
+{
+    ngx_str_t    shown;
+    const char  *reason;
+
+    reason = ngx_http_ratelimit_redis_name(name);
+
+    if (reason == NULL && ngx_http_ratelimit_find_redis(rmcf, name) != NULL) {
+        reason = "is duplicate";
+    }
+
+    if (reason == NULL) {
+        return NGX_OK;
+    }
+
+    shown = ngx_http_ratelimit_masked(cf, name);
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid name \"%V\" in \"ratelimit_redis\" "
+                       "directive: %s", &shown, reason);
+
+    return NGX_ERROR;
+}
+
+
+/* NULL, or the reason why there can't be such a name */
+
+const char *
+ngx_http_ratelimit_redis_name(ngx_str_t *name)
+{
+    u_char      ch;
+    ngx_uint_t  i;
+
+    if (name->len == 0) {
+        return "must not be empty";
+    }
+
+    for (i = 0; i < name->len; i++) {
+        ch = name->data[i];
+
+        if ((ch < 'a' || ch > 'z') && (ch < 'A' || ch > 'Z')
+            && (ch < '0' || ch > '9') && ch != '_' && ch != '-' && ch != '.')
+        {
+            return "must be of letters, digits, \"_\", \"-\" and \".\"";
+        }
+    }
+
+    return NULL;
+}
+
+
+static ngx_http_ratelimit_redis_t *
+ngx_http_ratelimit_find_redis(ngx_http_ratelimit_main_conf_t *rmcf,
+    ngx_str_t *name)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_redis_t  **redis;
+
+    redis = rmcf->redis.elts;
+
+    for (i = 0; i < rmcf->redis.nelts; i++) {
+        if (redis[i]->name.len == name->len
+            && ngx_strncmp(redis[i]->name.data, name->data, name->len) == 0)
+        {
+            return redis[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+/* what is no parameter might be a URL, or a part of one */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_check_args(ngx_conf_t *cf, ngx_uint_t first)
+{
+    ngx_str_t   *args, shown;
+    ngx_uint_t   i;
+    const char  *reason;
+
+    args = cf->args->elts;
+
+    for (i = first; i < cf->args->nelts; i++) {
+
+        if (ngx_http_ratelimit_find_param(ngx_http_ratelimit_redis_params,
+                                          &args[i])
+            != NULL)
+        {
+            continue;
+        }
+
+        if (ngx_http_ratelimit_find_param(ngx_http_ratelimit_redis_later,
+                                          &args[i])
+            != NULL)
+        {
+            reason = ": is not supported yet";
+
+        } else if (ngx_http_ratelimit_is_url(&args[i])) {
+            reason = ": a URL must stand before all parameters";
+
+        } else {
+            reason = "";
+        }
+
+        shown = ngx_http_ratelimit_masked(cf, &args[i]);
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"%V\" directive%s",
+                           &shown, &args[0], reason);
+        return NGX_ERROR;
+    }
+
+    if (first > 3) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "several URLs in \"%V\" directive need "
+                           "\"cluster\" or \"sentinel=\"", &args[0]);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_http_ratelimit_redis_t *
+ngx_http_ratelimit_redis_create(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_params_t *params)
+{
+    ngx_str_t                   *args;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_redis_t));
+    if (redis == NULL) {
+        return NULL;
+    }
+
+    args = cf->args->elts;
+
+    redis->name = args[1];
+    redis->prefix = params->prefix;
+    redis->timeout = params->timeout;
+    redis->connect_timeout = params->connect_timeout;
+    redis->connections = (ngx_uint_t) params->connections;
+    redis->file = cf->conf_file->file.name;
+    redis->line = cf->conf_file->line;
+
+    if (ngx_http_ratelimit_redis_set_url(cf, &args[2], redis) != NGX_OK
+        || ngx_http_ratelimit_redis_set_password(cf, &params->password_file,
+                                                 redis)
+           != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return redis;
+}
+
+
+static const char *
+ngx_http_ratelimit_redis_time(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_msec_t  *msec = field;
+
+    ngx_int_t  time;
+
+    time = ngx_parse_time(value, 0);
+
+    if (time == NGX_ERROR || time == 0
+        || time > NGX_HTTP_RATELIMIT_MAX_TIMEOUT)
+    {
+        return "must be a time from 1ms to 1h";
+    }
+
+    *msec = (ngx_msec_t) time;
+
+    return NULL;
+}
+
+
+/* in a key, braces enclose what decides on its place in a cluster */
+
+static const char *
+ngx_http_ratelimit_redis_prefix(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_str_t  *prefix = field;
+
+    ngx_uint_t  i;
+
+    if (value->len > NGX_HTTP_RATELIMIT_MAX_PREFIX) {
+        return "is longer than 128 bytes";
+    }
+
+    for (i = 0; i < value->len; i++) {
+
+        switch (value->data[i]) {
+
+        case '{':
+        case '}':
+            return "must not contain \"{\" or \"}\"";
+
+        case '$':
+            return "must not contain variables";
+
+        default:
+            if (value->data[i] < ' ' || value->data[i] == 0x7f) {
+                return "must not contain control characters";
+            }
+        }
+    }
+
+    *prefix = *value;
+
+    return NULL;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_bind_redis(ngx_conf_t *cf)
+{
+    ngx_int_t                         rc;
+    ngx_uint_t                        i;
+    ngx_conf_file_t                  *saved, origin;
+    ngx_http_ratelimit_zone_t       **zones;
+    ngx_http_ratelimit_main_conf_t   *rmcf;
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+    ngx_http_ratelimit_redis_t      **redis;
+#endif
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+
+    redis = rmcf->redis.elts;
+
+    for (i = 0; i < rmcf->redis.nelts; i++) {
+        if (ngx_http_ratelimit_redis_declare(cf, redis[i],
+                                             &ngx_http_ratelimit_module)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+#endif
+
+    zones = rmcf->zones.elts;
+    saved = cf->conf_file;
+
+    for (i = 0; i < rmcf->zones.nelts; i++) {
+
+        /* what is wrong is reported where it is written */
+
+        ngx_memzero(&origin, sizeof(ngx_conf_file_t));
+
+        origin.file.name = zones[i]->file;
+        origin.line = zones[i]->line;
+
+        cf->conf_file = &origin;
+        rc = ngx_http_ratelimit_bind_zone_redis(cf, rmcf, zones[i]);
+        cf->conf_file = saved;
+
+        if (rc != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_bind_zone_redis(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_zone_t *zone)
+{
+    if (zone->redis_name.len == 0) {
+        return NGX_OK;
+    }
+
+    zone->redis = ngx_http_ratelimit_find_redis(rmcf, &zone->redis_name);
+
+    if (zone->redis != NULL) {
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+        return ngx_http_ratelimit_redis_bind(cf, zone,
+                                             &ngx_http_ratelimit_module);
+#endif
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "unknown redis \"%V\" in \"ratelimit_zone\" "
+                       "directive, there is no \"ratelimit_redis %V\"",
+                       &zone->redis_name, &zone->redis_name);
+
+    return NGX_ERROR;
+}

@@ -1,0 +1,306 @@
+
+/*
+ * URLs and passwords of Redis, as the configuration has them.
+ */
+
+
+#include "conf/ngx_http_ratelimit_redis_url.h"
+#include "redis/ratelimit_url.h"
+
+
+#define NGX_HTTP_RATELIMIT_MAX_PASSWORD  4096
+
+
+static const char *ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url);
+static ngx_int_t ngx_http_ratelimit_redis_copy(ngx_pool_t *pool,
+    ratelimit_url_part_t *part, ngx_uint_t escaped, ngx_str_t *text);
+static ngx_int_t ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf,
+    ngx_str_t *path, ngx_str_t *password);
+static const char *ngx_http_ratelimit_redis_read_fd(ngx_fd_t fd,
+    ngx_str_t *text, ngx_err_t *err);
+
+
+ngx_uint_t
+ngx_http_ratelimit_is_url(ngx_str_t *text)
+{
+    return ngx_strnstr(text->data, "://", text->len) != NULL
+           || ngx_strncmp(text->data, "unix:", 5) == 0;
+}
+
+
+ngx_str_t
+ngx_http_ratelimit_masked(ngx_conf_t *cf, ngx_str_t *text)
+{
+    u_char                *p, *end;
+    ngx_str_t              masked;
+    ratelimit_url_part_t   secret;
+
+    ratelimit_url_secret((char *) text->data, text->len, &secret);
+
+    if (secret.len == 0) {
+        return *text;
+    }
+
+    p = ngx_pnalloc(cf->temp_pool, text->len + 3);
+
+    if (p == NULL) {
+        ngx_str_set(&masked, "***");
+        return masked;
+    }
+
+    masked.data = p;
+    end = (u_char *) secret.data + secret.len;
+
+    p = ngx_cpymem(p, text->data, (u_char *) secret.data - text->data);
+    p = ngx_cpymem(p, "***", 3);
+    p = ngx_cpymem(p, end, text->data + text->len - end);
+
+    masked.len = p - masked.data;
+
+    return masked;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
+    ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_str_t         shown;
+    const char       *reason;
+    ratelimit_url_t   url;
+
+    reason = ratelimit_url_parse((char *) text->data, text->len, &url);
+
+    if (reason == NULL) {
+        reason = ngx_http_ratelimit_redis_check_url(&url);
+    }
+
+    if (reason != NULL) {
+        shown = ngx_http_ratelimit_masked(cf, text);
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid URL \"%V\" in \"ratelimit_redis\" "
+                           "directive: %s", &shown, reason);
+        return NGX_ERROR;
+    }
+
+    redis->port = (in_port_t) url.port;
+    redis->db = url.db;
+
+    if (ngx_http_ratelimit_redis_copy(cf->pool, &url.host, 0, &redis->host)
+        != NGX_OK
+        || ngx_http_ratelimit_redis_copy(cf->pool, &url.path, 0, &redis->path)
+           != NGX_OK
+        || ngx_http_ratelimit_redis_copy(cf->pool, &url.user, 1, &redis->user)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_redis_copy(cf->pool, &url.password, 1,
+                                         &redis->password);
+}
+
+
+/* what only looks like an address would be looked for in the DNS */
+
+static const char *
+ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url)
+{
+    u_char  *host;
+    size_t   i;
+#if (NGX_HAVE_INET6)
+    u_char   addr[16];
+#endif
+
+    host = (u_char *) url->host.data;
+
+    if (url->tls) {
+        return "TLS is not supported yet";
+    }
+
+    if (url->ipv6) {
+#if (NGX_HAVE_INET6)
+        if (ngx_inet6_addr(host, url->host.len, addr) != NGX_OK) {
+            return "the host is no IPv6 address";
+        }
+
+        return NULL;
+#else
+        return "nginx was built without IPv6";
+#endif
+    }
+
+    for (i = 0; i < url->host.len; i++) {
+        if (host[i] != '.' && (host[i] < '0' || host[i] > '9')) {
+            return NULL;
+        }
+    }
+
+    if (url->host.len && ngx_inet_addr(host, url->host.len) == INADDR_NONE) {
+        return "the host is no IPv4 address";
+    }
+
+    return NULL;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_copy(ngx_pool_t *pool, ratelimit_url_part_t *part,
+    ngx_uint_t escaped, ngx_str_t *text)
+{
+    if (part->len == 0) {
+        return NGX_OK;
+    }
+
+    text->data = ngx_pnalloc(pool, part->len + 1);
+    if (text->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (escaped) {
+        text->len = ratelimit_url_decode(part, (char *) text->data);
+
+    } else {
+        ngx_memcpy(text->data, part->data, part->len);
+        text->len = part->len;
+    }
+
+    text->data[text->len] = '\0';
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
+    ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_str_t  path;
+
+    if (file->len == 0) {
+
+        if (redis->user.len == 0 || redis->password.len) {
+            return NGX_OK;
+        }
+
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"ratelimit_redis\" \"%V\" has a user, but no "
+                           "password", &redis->name);
+        return NGX_ERROR;
+    }
+
+    if (redis->password.len) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"password_file=%V\" in "
+                           "\"ratelimit_redis\" directive: the URL has "
+                           "a password, too", file);
+        return NGX_ERROR;
+    }
+
+    path = *file;
+
+    if (ngx_conf_full_name(cf->cycle, &path, 1) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_redis_read_file(cf, &path, &redis->password);
+}
+
+
+/* a file that does not answer at once must not stop nginx */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *path,
+    ngx_str_t *password)
+{
+    ngx_fd_t     fd;
+    ngx_err_t    err;
+    const char  *reason;
+
+    err = 0;
+    reason = "cannot be read";
+
+    fd = ngx_open_file(path->data, NGX_FILE_RDONLY|NGX_FILE_NONBLOCK,
+                       NGX_FILE_OPEN, 0);
+
+    if (fd == NGX_INVALID_FILE) {
+        err = ngx_errno;
+
+    } else {
+        password->data = ngx_pnalloc(cf->pool,
+                                     NGX_HTTP_RATELIMIT_MAX_PASSWORD + 3);
+        if (password->data != NULL) {
+            reason = ngx_http_ratelimit_redis_read_fd(fd, password, &err);
+        }
+
+        (void) ngx_close_file(fd);
+    }
+
+    if (reason == NULL) {
+        return NGX_OK;
+    }
+
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, err,
+                       "password file \"%V\" in \"ratelimit_redis\" "
+                       "directive %s", path, reason);
+
+    return NGX_ERROR;
+}
+
+
+/* one line, without its end */
+
+static const char *
+ngx_http_ratelimit_redis_read_fd(ngx_fd_t fd, ngx_str_t *text, ngx_err_t *err)
+{
+    ssize_t          n;
+    ngx_file_info_t  fi;
+
+    if (ngx_fd_info(fd, &fi) == NGX_FILE_ERROR) {
+        *err = ngx_errno;
+        return "cannot be read";
+    }
+
+    if (!ngx_is_file(&fi)) {
+        return "is not a regular file";
+    }
+
+    text->len = 0;
+
+    do {
+        n = ngx_read_fd(fd, text->data + text->len,
+                        NGX_HTTP_RATELIMIT_MAX_PASSWORD + 2 - text->len);
+        if (n == -1) {
+            *err = ngx_errno;
+            return "cannot be read";
+        }
+
+        text->len += n;
+
+    } while (n > 0);
+
+    if (text->len && text->data[text->len - 1] == '\n') {
+        text->len--;
+
+        if (text->len && text->data[text->len - 1] == '\r') {
+            text->len--;
+        }
+    }
+
+    if (text->len == 0) {
+        return "is empty";
+    }
+
+    if (text->len > NGX_HTTP_RATELIMIT_MAX_PASSWORD) {
+        return "is longer than 4096 bytes";
+    }
+
+    if (ngx_strlchr(text->data, text->data + text->len, '\n') != NULL) {
+        return "has more than one line";
+    }
+
+    text->data[text->len] = '\0';
+
+    return NULL;
+}

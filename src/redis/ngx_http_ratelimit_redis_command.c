@@ -1,0 +1,408 @@
+
+/*
+ * What is sent to Redis, as bytes: one command for all limits of a query.
+ *
+ *   EVALSHA sha n key... op argument...
+ *
+ * A counter's key is PREFIX{KEY}:ZONE:NAME:TAG, where the tag is the period in
+ * seconds, a letter for the algorithm and the number of its buckets.  As the
+ * parts behind the key never contain a colon of their own, no two counters
+ * have one key; and in a cluster all counters of a client are in one slot.
+ */
+
+
+#include "redis/ngx_http_ratelimit_redis.h"
+
+#include <ngx_sha1.h>
+
+
+#define NGX_HTTP_RATELIMIT_SHA1_LEN     20
+#define NGX_HTTP_RATELIMIT_SHA1_HEX     (2 * NGX_HTTP_RATELIMIT_SHA1_LEN)
+
+/* "$" length CRLF, and the CRLF behind it */
+#define NGX_HTTP_RATELIMIT_REDIS_FRAME  (NGX_SIZE_T_LEN + 5)
+
+/* bytes of a tag, at most */
+#define NGX_HTTP_RATELIMIT_REDIS_TAG    (NGX_INT64_LEN + NGX_INT32_LEN + 1)
+
+
+typedef struct {
+    size_t                          len;
+    char                           *text;
+    u_char                          sha[NGX_HTTP_RATELIMIT_SHA1_HEX];
+} ngx_http_ratelimit_redis_script_t;
+
+
+static ngx_http_ratelimit_redis_script_t *ngx_http_ratelimit_redis_script(
+    unsigned algorithms);
+static ngx_uint_t ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
+    ratelimit_script_e op);
+static size_t ngx_http_ratelimit_redis_measure(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_query_t *q);
+static u_char *ngx_http_ratelimit_redis_write_args(u_char *p,
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_query_t *q);
+static u_char *ngx_http_ratelimit_redis_write_key(u_char *p,
+    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
+    ratelimit_item_t *item);
+static u_char *ngx_http_ratelimit_redis_write_tag(u_char *p,
+    ratelimit_item_t *item);
+static u_char *ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark,
+    size_t len);
+static u_char *ngx_http_ratelimit_redis_write_number(u_char *p,
+    uint64_t number);
+static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
+
+
+/* by the set of algorithms, made when needed first */
+
+static ngx_http_ratelimit_redis_script_t
+    ngx_http_ratelimit_redis_scripts[1 << RATELIMIT_ALGORITHMS];
+
+
+/* by ratelimit_algorithm_e */
+
+static u_char  ngx_http_ratelimit_redis_letters[] = "fwltk";
+
+
+/* NULL if there is no memory, or nothing to be said */
+
+ngx_http_ratelimit_redis_command_t *
+ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_query_t *q, ratelimit_script_e op)
+{
+    u_char                              *p;
+    size_t                               len;
+    ngx_http_ratelimit_redis_script_t   *script;
+    ngx_http_ratelimit_redis_command_t  *command, measured;
+
+    ngx_memzero(&measured, sizeof(ngx_http_ratelimit_redis_command_t));
+
+    measured.redis = redis;
+    measured.op = op;
+
+    len = ngx_http_ratelimit_redis_measure(&measured, q);
+
+    if (measured.n == 0) {
+        return NULL;
+    }
+
+    script = ngx_http_ratelimit_redis_script(measured.algorithms);
+    if (script == NULL) {
+        return NULL;
+    }
+
+    command = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t) + len,
+                        q->log);
+    if (command == NULL) {
+        return NULL;
+    }
+
+    *command = measured;
+
+    p = ngx_http_ratelimit_redis_write_len(command->data, '*',
+                                           4 + 2 * command->n);
+    p = ngx_cpymem(p, "$7" CRLF "EVALSHA" CRLF "$40" CRLF,
+                   sizeof("$7" CRLF "EVALSHA" CRLF "$40" CRLF) - 1);
+    p = ngx_cpymem(p, script->sha, NGX_HTTP_RATELIMIT_SHA1_HEX);
+
+    command->args = p;
+    command->last = ngx_http_ratelimit_redis_write_args(p, command, q);
+
+    return command;
+}
+
+
+u_char *
+ngx_http_ratelimit_redis_create_eval(
+    ngx_http_ratelimit_redis_command_t *command, size_t *len)
+{
+    u_char                             *p, *data;
+    size_t                              size, args;
+    ngx_http_ratelimit_redis_script_t  *script;
+
+    script = ngx_http_ratelimit_redis_script(command->algorithms);
+    if (script == NULL) {
+        return NULL;
+    }
+
+    args = command->last - command->args;
+    size = sizeof("*" CRLF "$4" CRLF "EVAL" CRLF) + NGX_INT_T_LEN
+           + NGX_HTTP_RATELIMIT_REDIS_FRAME + script->len + args;
+
+    data = ngx_alloc(size, ngx_cycle->log);
+    if (data == NULL) {
+        return NULL;
+    }
+
+    p = ngx_http_ratelimit_redis_write_len(data, '*', 4 + 2 * command->n);
+    p = ngx_cpymem(p, "$4" CRLF "EVAL" CRLF,
+                   sizeof("$4" CRLF "EVAL" CRLF) - 1);
+    p = ngx_http_ratelimit_redis_write_len(p, '$', script->len);
+    p = ngx_cpymem(p, script->text, script->len);
+    p = ngx_cpymem(p, command->args, args);
+
+    *len = p - data;
+
+    return data;
+}
+
+
+static ngx_http_ratelimit_redis_script_t *
+ngx_http_ratelimit_redis_script(unsigned algorithms)
+{
+    u_char                              sha[NGX_HTTP_RATELIMIT_SHA1_LEN];
+    ngx_sha1_t                          sha1;
+    ngx_http_ratelimit_redis_script_t  *script;
+
+    script = &ngx_http_ratelimit_redis_scripts[algorithms];
+
+    if (script->text != NULL) {
+        return script;
+    }
+
+    script->len = ratelimit_script_text(algorithms, NULL);
+
+    script->text = ngx_alloc(script->len, ngx_cycle->log);
+    if (script->text == NULL) {
+        return NULL;
+    }
+
+    (void) ratelimit_script_text(algorithms, script->text);
+
+    ngx_sha1_init(&sha1);
+    ngx_sha1_update(&sha1, script->text, script->len);
+    ngx_sha1_final(sha, &sha1);
+
+    ngx_hex_dump(script->sha, sha, NGX_HTTP_RATELIMIT_SHA1_LEN);
+
+    return script;
+}
+
+
+/* what was not charged is not given back */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
+    ratelimit_script_e op)
+{
+    switch (op) {
+
+    case RATELIMIT_SCRIPT_REFUND:
+        return item->cost != 0;
+
+    case RATELIMIT_SCRIPT_INSIST:
+        return item->insist;
+
+    default:
+        return 1;
+    }
+}
+
+
+/* counts the limits, too; returns how many bytes there are at most */
+
+static size_t
+ngx_http_ratelimit_redis_measure(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_query_t *q)
+{
+    size_t                         len;
+    ngx_uint_t                     i;
+    ngx_http_ratelimit_subject_t  *subject;
+
+    len = sizeof("*" CRLF "$7" CRLF "EVALSHA" CRLF "$40" CRLF)
+          + NGX_INT_T_LEN + NGX_HTTP_RATELIMIT_SHA1_HEX
+          + sizeof(CRLF "$1" CRLF "c" CRLF)
+          + NGX_HTTP_RATELIMIT_REDIS_FRAME + NGX_INT_T_LEN;
+
+    for (i = 0; i < q->n; i++) {
+
+        if (!ngx_http_ratelimit_redis_concerns(&q->items[i], command->op)) {
+            continue;
+        }
+
+        subject = &q->subjects[i];
+
+        len += NGX_HTTP_RATELIMIT_REDIS_FRAME + command->redis->prefix.len
+               + sizeof("{") - 1 + subject->key.len + subject->use->suffix.len
+               + NGX_HTTP_RATELIMIT_REDIS_TAG
+               + NGX_HTTP_RATELIMIT_REDIS_FRAME + RATELIMIT_SCRIPT_ARGUMENT;
+
+        command->n++;
+        command->algorithms |= 1 << subject->use->zone->shape.algorithm;
+    }
+
+    return len;
+}
+
+
+/* begins with the end of the line that the script is on */
+
+static u_char *
+ngx_http_ratelimit_redis_write_args(u_char *p,
+    ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q)
+{
+    u_char            *last, digits[NGX_INT64_LEN];
+    ngx_uint_t         i;
+    ratelimit_item_t  *item;
+
+    last = ngx_http_ratelimit_redis_write_number(digits, command->n);
+
+    *p++ = CR; *p++ = LF;
+    p = ngx_http_ratelimit_redis_write_len(p, '$', last - digits);
+    p = ngx_cpymem(p, digits, last - digits);
+    *p++ = CR; *p++ = LF;
+
+    for (i = 0; i < q->n; i++) {
+        item = &q->items[i];
+
+        if (ngx_http_ratelimit_redis_concerns(item, command->op)) {
+            p = ngx_http_ratelimit_redis_write_key(p, command->redis,
+                                                   &q->subjects[i], item);
+        }
+    }
+
+    p = ngx_http_ratelimit_redis_write_len(p, '$', 1);
+    *p++ = (u_char) command->op;
+    *p++ = CR; *p++ = LF;
+
+    for (i = 0; i < q->n; i++) {
+        item = &q->items[i];
+
+        if (!ngx_http_ratelimit_redis_concerns(item, command->op)) {
+            continue;
+        }
+
+        p = ngx_http_ratelimit_redis_write_len(p, '$',
+                                               RATELIMIT_SCRIPT_ARGUMENT);
+        ratelimit_script_argument(item, p);
+
+        p += RATELIMIT_SCRIPT_ARGUMENT;
+        *p++ = CR; *p++ = LF;
+    }
+
+    return p;
+}
+
+
+static u_char *
+ngx_http_ratelimit_redis_write_key(u_char *p, ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_subject_t *subject, ratelimit_item_t *item)
+{
+    u_char  *last, tag[NGX_HTTP_RATELIMIT_REDIS_TAG];
+
+    last = ngx_http_ratelimit_redis_write_tag(tag, item);
+
+    p = ngx_http_ratelimit_redis_write_len(p, '$',
+                    redis->prefix.len + 1 + subject->key.len
+                    + subject->use->suffix.len + (last - tag));
+
+    p = ngx_cpymem(p, redis->prefix.data, redis->prefix.len);
+    *p++ = '{';
+    p = ngx_cpymem(p, subject->key.data, subject->key.len);
+    p = ngx_cpymem(p, subject->use->suffix.data, subject->use->suffix.len);
+    p = ngx_cpymem(p, tag, last - tag);
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+static u_char *
+ngx_http_ratelimit_redis_write_tag(u_char *p, ratelimit_item_t *item)
+{
+    const ratelimit_shape_t  *shape;
+
+    shape = item->shape;
+
+    p = ngx_http_ratelimit_redis_write_number(p, item->rule->period
+                                                 / RATELIMIT_SECOND);
+    *p++ = ngx_http_ratelimit_redis_letters[shape->algorithm];
+
+    if (shape->algorithm == RATELIMIT_SLIDING_WINDOW) {
+        p = ngx_http_ratelimit_redis_write_number(p, shape->buckets);
+    }
+
+    return p;
+}
+
+
+/* how many arguments, or bytes, follow */
+
+static u_char *
+ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark, size_t len)
+{
+    *p++ = mark;
+    p = ngx_http_ratelimit_redis_write_number(p, len);
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+/* ngx_sprintf() takes ten times as long, and there are many numbers here */
+
+static u_char *
+ngx_http_ratelimit_redis_write_number(u_char *p, uint64_t number)
+{
+    u_char  *d, digits[NGX_INT64_LEN];
+
+    d = digits + NGX_INT64_LEN;
+
+    do {
+        *--d = (u_char) ('0' + number % 10);
+        number /= 10;
+    } while (number);
+
+    return ngx_cpymem(p, d, digits + NGX_INT64_LEN - d);
+}
+
+
+/* }:ZONE:NAME: */
+
+ngx_int_t
+ngx_http_ratelimit_redis_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
+{
+    u_char  *p;
+
+    p = ngx_pnalloc(cf->pool, sizeof("}:::") - 1
+                              + 3 * (use->zone->name.len + use->name.len));
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    use->suffix.data = p;
+
+    *p++ = '}';
+    *p++ = ':';
+    p = ngx_http_ratelimit_redis_escape(p, &use->zone->name);
+    *p++ = ':';
+    p = ngx_http_ratelimit_redis_escape(p, &use->name);
+    *p++ = ':';
+
+    use->suffix.len = p - use->suffix.data;
+
+    return NGX_OK;
+}
+
+
+static u_char *
+ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text)
+{
+    u_char      c;
+    ngx_uint_t  i;
+
+    for (i = 0; i < text->len; i++) {
+        c = text->data[i];
+
+        if (c == ':' || c == '%' || c == '{' || c == '}') {
+            p = ngx_sprintf(p, "%%%02Xd", (int) c);
+
+        } else {
+            *p++ = c;
+        }
+    }
+
+    return p;
+}

@@ -1,0 +1,109 @@
+
+/*
+ * What Redis may have charged, or may still, for a request that is not there
+ * any more, or was decided without it: the command is made one that gives back.
+ */
+
+
+#include "redis/ngx_http_ratelimit_redis.h"
+
+
+/* bytes of an argument with its frame */
+#define NGX_HTTP_RATELIMIT_REDIS_RECORD                                       \
+    (sizeof("$72" CRLF) - 1 + RATELIMIT_SCRIPT_ARGUMENT + sizeof(CRLF) - 1)
+
+
+static void ngx_http_ratelimit_redis_want(
+    ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i,
+    ngx_uint_t wanted);
+static u_char *ngx_http_ratelimit_redis_argument(
+    ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i);
+
+
+void
+ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < command->n; i++) {
+        ngx_http_ratelimit_redis_want(command, i, q->items[i].cost == 0);
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_disown(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t                     i, closed;
+    ngx_http_ratelimit_subject_t  *subject;
+
+    closed = 0;
+    subject = q->subjects;
+
+    for (i = 0; i < command->n; i++) {
+        closed |= (subject[i].use->zone->fail
+                   == NGX_HTTP_RATELIMIT_FAIL_CLOSED);
+    }
+
+    for (i = 0; i < command->n; i++) {
+        ngx_http_ratelimit_redis_want(command, i,
+                                      !closed && !subject[i].reserved);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_redis_want(ngx_http_ratelimit_redis_command_t *command,
+    ngx_uint_t i, ngx_uint_t wanted)
+{
+    if (wanted) {
+        ratelimit_script_keep(ngx_http_ratelimit_redis_argument(command, i));
+
+    } else {
+        command->unwanted = 1;
+    }
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_turn(ngx_http_ratelimit_redis_command_t *command,
+    ngx_str_t *reply)
+{
+    u_char      *op;
+    ngx_uint_t   i;
+
+    if (reply->len != command->n * RATELIMIT_SCRIPT_VERDICT) {
+        return NGX_DECLINED;
+    }
+
+    for (i = 0; i < command->n; i++) {
+
+        if (!ratelimit_script_turn(
+                               ngx_http_ratelimit_redis_argument(command, i),
+                               reply->data + i * RATELIMIT_SCRIPT_VERDICT))
+        {
+            return NGX_DECLINED;
+        }
+    }
+
+    op = command->last - command->n * NGX_HTTP_RATELIMIT_REDIS_RECORD
+         - (sizeof("c" CRLF) - 1);
+
+    *op = RATELIMIT_SCRIPT_REFUND;
+    command->op = RATELIMIT_SCRIPT_REFUND;
+
+    return NGX_OK;
+}
+
+
+/* arguments stand at the end, behind the letter of the operation */
+
+static u_char *
+ngx_http_ratelimit_redis_argument(ngx_http_ratelimit_redis_command_t *command,
+    ngx_uint_t i)
+{
+    return command->last - (command->n - i) * NGX_HTTP_RATELIMIT_REDIS_RECORD
+           + sizeof("$72" CRLF) - 1;
+}

@@ -1,0 +1,225 @@
+
+/*
+ * Blocks for states that are too large for a slot.  All slots of a table share
+ * them, so that they can be filled to the last one.  A block belongs to the
+ * slot that is its owner if that slot names the block; otherwise, whatever
+ * a dead process left there, it is free.
+ */
+
+
+#include <string.h>
+
+#include "table/ratelimit_slot.h"
+
+
+/* blocks looked at before the one of them that is worth least has to go */
+#define RATELIMIT_BLOCK_SAMPLE  8
+
+/*
+ * Blocks that others hold are passed over, so that a sample may be small: an
+ * offender goes only if so many samples found nobody else.  If they found
+ * nobody at all, others hold too many segments, and may wait for ours.
+ */
+#define RATELIMIT_BLOCK_ROUNDS  32
+
+
+typedef struct {
+    uint32_t                        number;
+    int                             worth;
+} ratelimit_victim_t;
+
+
+static int ratelimit_block_claim(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, uint32_t former);
+static int ratelimit_block_try(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, const ratelimit_party_t *party,
+    ratelimit_victim_t *victim);
+static int ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
+    ratelimit_victim_t *victim);
+static int ratelimit_block_holds(const ratelimit_party_t *party,
+    const ratelimit_segment_t *segment);
+
+
+/* of a log all but the words that tell its length may stay */
+
+void
+ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number)
+{
+    size_t  size;
+
+    size = table->shape.algorithm == RATELIMIT_SLIDING_LOG
+           ? 2 * sizeof(ratelimit_state_t) : table->block_size;
+
+    memset(ratelimit_block(table, number), 0, size);
+}
+
+
+uint32_t
+ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
+    const ratelimit_party_t *party)
+{
+    uint32_t             number, owner, tries, rounds;
+    ratelimit_victim_t   victim, *wanted;
+    ratelimit_header_t  *header;
+
+    header = table->header;
+    owner = (uint32_t) (slot - table->slots) + 1;
+
+    if (ratelimit_block_fresh(table)) {
+        number = __atomic_fetch_add(&header->fresh, 1, __ATOMIC_RELAXED) + 1;
+
+        if (number <= table->nblocks
+            && ratelimit_block_claim(table, number, owner, 0))
+        {
+            return number;
+        }
+    }
+
+    for (rounds = 0; rounds < RATELIMIT_BLOCK_ROUNDS; rounds++) {
+        victim.number = 0;
+        wanted = &victim;
+
+        for (tries = 0; tries <= RATELIMIT_BLOCK_SAMPLE; tries++) {
+
+            number = __atomic_fetch_add(&header->hand, 1, __ATOMIC_RELAXED)
+                     % table->nblocks + 1;
+
+            if (tries == RATELIMIT_BLOCK_SAMPLE) {
+
+                if (victim.number && victim.worth >= (int) RATELIMIT_REFUSED
+                    && rounds + 1 < RATELIMIT_BLOCK_ROUNDS)
+                {
+                    break;
+                }
+
+                number = victim.number;
+                wanted = NULL;
+            }
+
+            if (number
+                && ratelimit_block_try(table, number, owner, party, wanted))
+            {
+                return number;
+            }
+        }
+    }
+
+    return 0;
+}
+
+
+static int
+ratelimit_block_claim(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, uint32_t former)
+{
+    return __atomic_compare_exchange_n(&table->owners[number - 1], &former,
+                                       owner, 0, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_RELAXED);
+}
+
+
+/*
+ * Takes a block that is free or has run out.  A live one is taken if victim is
+ * NULL, otherwise noted there if it has more reason to go.
+ */
+
+static int
+ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
+    const ratelimit_party_t *party, ratelimit_victim_t *victim)
+{
+    int                   held, taken;
+    uint32_t              former;
+    ratelimit_slot_t     *slot;
+    ratelimit_segment_t  *segment;
+
+    former = __atomic_load_n(&table->owners[number - 1], __ATOMIC_ACQUIRE);
+
+    if (former == 0) {
+        return ratelimit_block_claim(table, number, owner, 0);
+    }
+
+    slot = &table->slots[former - 1];
+    segment = ratelimit_table_segment(table, slot);
+
+    held = ratelimit_block_holds(party, segment);
+
+    if (!held && !ratelimit_trylock(&segment->lock, party->me)) {
+        party->places[0].blocked = segment;
+        return 0;
+    }
+
+    taken = 0;
+
+    /* a slot of this party that has no name yet looks as if it were empty */
+
+    if (table->owners[number - 1] == former
+        && !ratelimit_slot_in_use(party, slot))
+    {
+        if (slot->id == 0 || *ratelimit_slot_word(slot) != number) {
+            taken = ratelimit_block_claim(table, number, owner, former);
+
+        } else {
+            taken = ratelimit_block_seize(table, number, owner, slot, party,
+                                          victim);
+        }
+    }
+
+    if (!held) {
+        ratelimit_unlock(&segment->lock);
+    }
+
+    return taken;
+}
+
+
+/* the owner's segment is held */
+
+static int
+ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
+    uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
+    ratelimit_victim_t *victim)
+{
+    int                   worth;
+    uint64_t              next;
+    ratelimit_segment_t  *segment;
+
+    if (!ratelimit_slot_expired(table, slot, party->clock.now)) {
+
+        if (victim) {
+            segment = ratelimit_table_segment(table, slot);
+            next = ratelimit_slot_epoch(table, segment) + 1;
+            worth = ratelimit_slot_worth(slot->id, next);
+
+            if (victim->number == 0 || worth < victim->worth) {
+                victim->number = number;
+                victim->worth = worth;
+            }
+
+            return 0;
+        }
+
+        ratelimit_table_note_eviction(table, party);
+    }
+
+    __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
+
+    return ratelimit_block_claim(table, number, owner,
+                                 table->owners[number - 1]);
+}
+
+
+static int
+ratelimit_block_holds(const ratelimit_party_t *party,
+    const ratelimit_segment_t *segment)
+{
+    size_t  i;
+
+    for (i = 0; i < party->n; i++) {
+        if (party->places[i].segment == segment) {
+            return 1;
+        }
+    }
+
+    return 0;
+}

@@ -1,0 +1,117 @@
+
+/*
+ * What stands where in a table's memory.  For the files of the table only.
+ *
+ * A slot's id is 54 bits of fingerprint, 4 of class, one that tells that its
+ * key is being refused, and 5 of the epoch in which it was used last.  The ids
+ * of a bucket are a cache line.  In the lines behind it each slot has a state,
+ * small (ratelimit_small.h) or of a few words, or else the number of the block
+ * that holds a larger one.
+ */
+
+
+#ifndef _RATELIMIT_LAYOUT_H_INCLUDED_
+#define _RATELIMIT_LAYOUT_H_INCLUDED_
+
+
+#include "core/ratelimit_math.h"
+#include "table/ratelimit_table.h"
+
+
+#define RATELIMIT_LINE               64
+#define RATELIMIT_WAYS               (RATELIMIT_LINE / sizeof(ratelimit_slot_t))
+#define RATELIMIT_CLASSES            16
+
+#define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x3ff)
+#define RATELIMIT_CLASS_SHIFT        6
+#define RATELIMIT_CLASS_MASK         ((RATELIMIT_CLASSES - 1ULL)              \
+                                      << RATELIMIT_CLASS_SHIFT)
+#define RATELIMIT_EPOCHS             32
+#define RATELIMIT_REFUSED            ((uint64_t) RATELIMIT_EPOCHS)
+
+/* places to remember what was told, and when */
+#define RATELIMIT_TOLD               512
+
+
+typedef struct {
+    uint64_t                        limit;
+    uint64_t                        period;
+    uint64_t                        horizon;
+} ratelimit_class_t;
+
+
+struct ratelimit_header_s {
+    uint64_t                        magic;
+    uint64_t                        size;
+    ratelimit_hash_t                secret;
+    ratelimit_shape_t               shape;
+
+    uint64_t                        sealed;   /* when, 0 if it is not */
+    uint64_t                        horizon;  /* no counter lives longer */
+
+    ratelimit_lock_t                lock;     /* of the classes */
+    uint32_t                        nclasses;
+    ratelimit_class_t               classes[RATELIMIT_CLASSES];
+
+    /* what changes when a zone is full, in a line of its own */
+
+    uint64_t                        line[8];
+    uint64_t                        evicted;
+    uint64_t                        told;     /* of these */
+    uint64_t                        told_at;
+    uint32_t                        fresh;    /* blocks never used begin here */
+    uint32_t                        hand;     /* of the clock over the blocks */
+
+    uint64_t                        things[RATELIMIT_TOLD];  /* hash, ms */
+};
+
+
+/* one cache line, apart from the slots, so that all stay in the cache */
+
+struct ratelimit_segment_s {
+    ratelimit_lock_t                lock;
+    uint64_t                        now;      /* the latest time seen here */
+    uint64_t                        inserts;  /* new keys, see epoch */
+    uint64_t                        spare[5];
+};
+
+
+/* the number is that of the block + 1: 0 and numbers too large give NULL */
+
+static inline ratelimit_state_t *
+ratelimit_block(const ratelimit_table_t *table, uint64_t number)
+{
+    if (number - 1 >= table->nblocks) {
+        return NULL;
+    }
+
+    return (ratelimit_state_t *) (table->blocks
+                                  + (number - 1) * table->block_size);
+}
+
+
+/* what a slot has behind the ids, if that is one word */
+
+static ratelimit_inline uint64_t *
+ratelimit_slot_word(const ratelimit_slot_t *slot)
+{
+    return (uint64_t *) &slot[RATELIMIT_WAYS].id;
+}
+
+
+/* the same of any size */
+
+static ratelimit_inline ratelimit_state_t *
+ratelimit_slot_inner(const ratelimit_slot_t *slot, size_t size)
+{
+    uintptr_t  p;
+
+    p = (uintptr_t) slot;
+
+    return (ratelimit_state_t *) ((p | (RATELIMIT_LINE - 1)) + 1
+                                  + p % RATELIMIT_LINE
+                                    * (size / sizeof(ratelimit_slot_t)));
+}
+
+
+#endif /* _RATELIMIT_LAYOUT_H_INCLUDED_ */
