@@ -1,0 +1,56 @@
+#!/usr/bin/perl
+
+# The tests that drive nginx, on the nginx of the next Debian release: it is
+# built from its source together with the module, by the README's own line.
+
+use strict;
+use warnings;
+
+use Cwd qw(getcwd);
+use Test::More;
+
+use lib 't/lib';
+use Programs qw(command relay);
+
+use constant RELEASE => 'trixie';
+use constant VERSION => qr{nginx/1\.26\.};
+
+my $root = getcwd();
+my $source = "$root/build/nginx-" . RELEASE;
+my $build = "$root/build/" . RELEASE;
+my $module = "$build/ngx_http_ratelimit_module.so";
+my $nginx = "$build/objs/nginx";
+
+# of the make that runs the tests
+delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS LDFLAGS
+               RATELIMIT_HIREDIS)};
+
+my @suite = grep { slurp($_) =~ /^use Test::Nginx::Socket/m } sort(glob('t/*.t'));
+
+BAIL_OUT('there is no test of nginx') if !@suite;
+BAIL_OUT('there is no source of nginx')
+    if !command(".ci/nginx-source $source " . RELEASE);
+BAIL_OUT('it does not build')
+    if !command("make BUILD=$build NGINX_SRC=$source all binary");
+
+like(`$nginx -v 2>&1`, VERSION, 'is newer');
+
+for my $test (@suite) {
+    subtest $test => sub {
+        relay({ TEST_NGINX_BINARY => $nginx,
+                TEST_NGINX_LOAD_MODULES => $module,
+                RATELIMIT_MODULE => $module }, 'perl', $test);
+    };
+}
+
+done_testing();
+
+
+sub slurp {
+    my ($path) = @_;
+
+    open(my $fh, '<', $path) or die "$path: $!";
+    local $/;
+
+    return scalar <$fh>;
+}
