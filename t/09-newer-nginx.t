@@ -2,6 +2,7 @@
 
 # The tests that drive nginx, on the nginx of the next Debian release: it is
 # built from its source together with the module, by the README's own line.
+# And a build against the nginx of Debian testing, of which there are headers.
 
 use strict;
 use warnings;
@@ -42,6 +43,17 @@ for my $test (@suite) {
                 RATELIMIT_MODULE => $module }, 'perl', $test);
     };
 }
+
+subtest 'nginx of Debian testing' => sub {
+    my $dir = "$root/build/nginx-testing";
+
+    ok(-d "$dir/root"
+       || (command(".ci/fetch package forky nginx-dev $dir")
+           && command("dpkg-deb -x $dir/nginx-dev_*.deb $dir/root")),
+       'its headers');
+    ok(command("make BUILD=$root/build/testing "
+               . "NGINX_SRC=$dir/root/usr/share/nginx/src"), 'builds');
+};
 
 done_testing();
 
