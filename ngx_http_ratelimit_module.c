@@ -292,6 +292,8 @@ ngx_http_ratelimit_add_handler(ngx_conf_t *cf, ngx_http_phases phase,
 static ngx_int_t
 ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
 {
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
     if (ngx_http_ratelimit_store_init_process(cycle) != NGX_OK) {
         return NGX_ERROR;
     }
@@ -304,7 +306,14 @@ ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
 
 #endif
 
-    return ngx_http_ratelimit_elastic_init_process(cycle);
+    rmcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                               ngx_http_ratelimit_module);
+
+    if (rmcf == NULL || rmcf->elastic == NULL) {
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_elastic_init_process(cycle, rmcf->elastic);
 }
 
 

@@ -247,7 +247,7 @@ sub tries { return scalar(() = Gateway::slurp($reads) =~ /\n/g) }
 sub complaints_of {
     my ($gateway) = @_;
 
-    return scalar(() = $gateway->log =~ /ratelimit can't tell how busy the /g);
+    return scalar(() = $gateway->log =~ /ratelimit can't read the load of /g);
 }
 
 

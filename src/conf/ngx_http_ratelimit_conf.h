@@ -15,6 +15,7 @@
 #include "core/ratelimit.h"
 #include "core/ratelimit_parse.h"
 #include "store/ngx_http_ratelimit_store.h"
+#include "elastic/ngx_http_ratelimit_elastic.h"
 
 
 #define NGX_HTTP_RATELIMIT_HEADERS_OFF    0x0001
@@ -32,9 +33,6 @@
 
 #define NGX_HTTP_RATELIMIT_BODY_OFF       0
 #define NGX_HTTP_RATELIMIT_BODY_PROBLEM   1
-
-
-typedef struct ngx_http_ratelimit_elastic_s  ngx_http_ratelimit_elastic_t;
 
 
 /* an expression of the configuration, value is NULL if it is not given */
@@ -299,15 +297,11 @@ const char *ngx_http_ratelimit_param_outcomes(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 
 
-/* ngx_http_ratelimit_elastic.c */
+/* ngx_http_ratelimit_conf_elastic.c */
 
 char *ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 ngx_int_t ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf);
-ngx_int_t ngx_http_ratelimit_elastic_init_process(ngx_cycle_t *cycle);
-
-/* whether there are resources to spare */
-ngx_uint_t ngx_http_ratelimit_elastic_spare(ngx_http_request_t *r);
 
 
 extern ngx_module_t  ngx_http_ratelimit_module;

@@ -1,6 +1,6 @@
 
 /*
- * Whether there are resources to spare: while no signal of pressure has come
+ * Whether there are resources to spare: there are while no resource has come
  * to its mark.
  */
 
@@ -8,40 +8,37 @@
 #include "elastic/ngx_http_ratelimit_elastic.h"
 
 
-/* a state that is no key's */
-#define NGX_HTTP_RATELIMIT_PRESSED  1
+/* the state of what has no keys */
+#define NGX_HTTP_RATELIMIT_ELASTIC_PRESSED  1
 
 
 static ngx_uint_t ngx_http_ratelimit_elastic_pressed(ngx_atomic_t *state,
     ngx_atomic_uint_t on, uint32_t share, uint64_t mark, ngx_str_t *name);
-static ngx_uint_t ngx_http_ratelimit_elastic_spent(ngx_http_request_t *r,
-    ngx_http_ratelimit_budget_t *budget,
-    ngx_http_ratelimit_pressure_t *pressure);
-static uint32_t ngx_http_ratelimit_elastic_share(ngx_http_request_t *r,
+static ngx_uint_t ngx_http_ratelimit_elastic_budget_pressed(
+    ngx_http_ratelimit_elastic_shared_t *shared,
+    ngx_http_ratelimit_elastic_budget_t *budget, ngx_http_request_t *r);
+static uint32_t ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
     ngx_http_ratelimit_use_t *use, ratelimit_hash_t *hash);
 
 
+static ngx_str_t  ngx_http_ratelimit_elastic_cpu_name = ngx_string("cpu");
+static ngx_str_t  ngx_http_ratelimit_elastic_connections_name =
+    ngx_string("connections");
+
+
 ngx_uint_t
-ngx_http_ratelimit_elastic_spare(ngx_http_request_t *r)
+ngx_http_ratelimit_elastic_spare(ngx_http_ratelimit_elastic_t *elastic,
+    ngx_http_request_t *r)
 {
-    ngx_uint_t                       i;
-    ngx_http_ratelimit_budget_t     *budgets;
-    ngx_http_ratelimit_elastic_t    *elastic;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_uint_t                            i;
+    ngx_http_ratelimit_elastic_budget_t  *budgets;
 
-    rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
-
-    elastic = rmcf->elastic;
-    if (elastic == NULL) {
-        return 0;
-    }
-
-    if (elastic->cpu && ngx_http_ratelimit_elastic_cpu(elastic)) {
+    if (elastic->cpu && ngx_http_ratelimit_elastic_cpu_pressed(elastic)) {
         return 0;
     }
 
     if (elastic->connections
-        && ngx_http_ratelimit_elastic_connections(elastic))
+        && ngx_http_ratelimit_elastic_connections_pressed(elastic))
     {
         return 0;
     }
@@ -49,8 +46,8 @@ ngx_http_ratelimit_elastic_spare(ngx_http_request_t *r)
     budgets = elastic->budgets.elts;
 
     for (i = 0; i < elastic->budgets.nelts; i++) {
-        if (ngx_http_ratelimit_elastic_spent(r, &budgets[i],
-                                             elastic->shm_zone->data))
+        if (ngx_http_ratelimit_elastic_budget_pressed(elastic->shm_zone->data,
+                                                      &budgets[i], r))
         {
             return 0;
         }
@@ -61,45 +58,39 @@ ngx_http_ratelimit_elastic_spare(ngx_http_request_t *r)
 
 
 ngx_uint_t
-ngx_http_ratelimit_elastic_cpu(ngx_http_ratelimit_elastic_t *elastic)
+ngx_http_ratelimit_elastic_cpu_pressed(ngx_http_ratelimit_elastic_t *elastic)
 {
-    uint32_t                        share;
-    ngx_str_t                       name;
-    ngx_http_ratelimit_pressure_t  *pressure;
+    ngx_http_ratelimit_elastic_shared_t  *shared;
 
-    pressure = elastic->shm_zone->data;
-    share = ngx_http_ratelimit_pressure_cpu(elastic);
+    shared = elastic->shm_zone->data;
 
-    ngx_str_set(&name, "cpu");
-
-    return ngx_http_ratelimit_elastic_pressed(&pressure->cpu_state,
-                                              NGX_HTTP_RATELIMIT_PRESSED,
-                                              share, elastic->cpu, &name);
+    return ngx_http_ratelimit_elastic_pressed(&shared->cpu_state,
+                              NGX_HTTP_RATELIMIT_ELASTIC_PRESSED,
+                              ngx_http_ratelimit_elastic_cpu_share(elastic),
+                              elastic->cpu,
+                              &ngx_http_ratelimit_elastic_cpu_name);
 }
 
 
 ngx_uint_t
-ngx_http_ratelimit_elastic_connections(ngx_http_ratelimit_elastic_t *elastic)
+ngx_http_ratelimit_elastic_connections_pressed(
+    ngx_http_ratelimit_elastic_t *elastic)
 {
-    uint32_t                        share;
-    ngx_str_t                       name;
-    ngx_http_ratelimit_pressure_t  *pressure;
+    ngx_http_ratelimit_elastic_shared_t  *shared;
 
-    pressure = elastic->shm_zone->data;
-    share = ngx_http_ratelimit_pressure_connections(elastic);
+    shared = elastic->shm_zone->data;
 
-    ngx_str_set(&name, "connections");
-
-    return ngx_http_ratelimit_elastic_pressed(&pressure->connections_state,
-                                              NGX_HTTP_RATELIMIT_PRESSED,
-                                              share, elastic->connections,
-                                              &name);
+    return ngx_http_ratelimit_elastic_pressed(&shared->connections_state,
+                        NGX_HTTP_RATELIMIT_ELASTIC_PRESSED,
+                        ngx_http_ratelimit_elastic_connections_share(elastic),
+                        elastic->connections,
+                        &ngx_http_ratelimit_elastic_connections_name);
 }
 
 
 /*
- * Whether a share is too much: the state is "on" if it was so before, and is
- * set to what is so now.
+ * Whether a resource is under pressure.  Its state is "on" if it was so
+ * before, and is set to "on" or 0.
  */
 
 static ngx_uint_t
@@ -110,7 +101,7 @@ ngx_http_ratelimit_elastic_pressed(ngx_atomic_t *state, ngx_atomic_uint_t on,
     ngx_uint_t         level;
     ngx_atomic_uint_t  old;
 
-    /* what nobody knows is not there to be spent */
+    /* an unknown resource is not spent */
 
     if (share == RATELIMIT_PRESSURE_UNKNOWN) {
         return 1;
@@ -119,14 +110,15 @@ ngx_http_ratelimit_elastic_pressed(ngx_atomic_t *state, ngx_atomic_uint_t on,
     old = *state;
     was = (old == on);
 
-    is = ratelimit_pressure(share, mark * RATELIMIT_PRESSURE_WHOLE / 100, was);
+    is = ratelimit_pressure_at(share, mark * RATELIMIT_PRESSURE_WHOLE / 100,
+                               was);
 
     if (is != was && ngx_atomic_cmp_set(state, old, is ? on : 0)) {
 
-        /* keys may be many, and clients choose them */
+        /* a zone may have many keys, and clients choose them */
 
-        level = (on == NGX_HTTP_RATELIMIT_PRESSED) ? NGX_LOG_NOTICE
-                                                   : NGX_LOG_INFO;
+        level = (on == NGX_HTTP_RATELIMIT_ELASTIC_PRESSED) ? NGX_LOG_NOTICE
+                                                           : NGX_LOG_INFO;
 
         ngx_log_error(level, ngx_cycle->log, 0,
                       "ratelimit pressure of \"%V\" %s: %uD.%uD%% in use",
@@ -138,25 +130,25 @@ ngx_http_ratelimit_elastic_pressed(ngx_atomic_t *state, ngx_atomic_uint_t on,
 
 
 /*
- * Each key of the zone has a state of its own.  One that meets with another
- * key under pressure in its place loses it: then there is no hysteresis.
+ * Each key of the zone has a state of its own.  Keys whose hashes collide
+ * overwrite the state of one another and so lose the hysteresis.
  */
 
 static ngx_uint_t
-ngx_http_ratelimit_elastic_spent(ngx_http_request_t *r,
-    ngx_http_ratelimit_budget_t *budget,
-    ngx_http_ratelimit_pressure_t *pressure)
+ngx_http_ratelimit_elastic_budget_pressed(
+    ngx_http_ratelimit_elastic_shared_t *shared,
+    ngx_http_ratelimit_elastic_budget_t *budget, ngx_http_request_t *r)
 {
-    uint32_t           share;
-    ngx_str_t          key;
-    ngx_atomic_t      *state;
-    ratelimit_hash_t   hash;
+    uint32_t          share;
+    ngx_str_t         key;
+    ngx_atomic_t     *state;
+    ratelimit_hash_t  hash;
 
-    if (ngx_http_ratelimit_eval(r, &budget->key, &key) != NGX_OK) {
+    if (ngx_http_complex_value(r, &budget->use.zone->key, &key) != NGX_OK) {
         return 1;
     }
 
-    /* such a request is not limited by the zone either */
+    /* the zone does not limit such a request either */
 
     if (key.len == 0) {
         return 0;
@@ -164,29 +156,30 @@ ngx_http_ratelimit_elastic_spent(ngx_http_request_t *r,
 
     ratelimit_key_hash(&budget->use.hasher, key.data, key.len, &hash);
 
-    share = ngx_http_ratelimit_elastic_share(r, &budget->use, &hash);
+    share = ngx_http_ratelimit_elastic_budget_share(r, &budget->use, &hash);
 
     ngx_log_debug2(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "ratelimit: budget \"%V\" share:%uD",
                    &budget->name, share);
 
-    state = &pressure->states[hash.lo & (NGX_HTTP_RATELIMIT_STATES - 1)];
+    state = &shared->states[hash.lo
+                            & (NGX_HTTP_RATELIMIT_ELASTIC_STATES - 1)];
 
     return ngx_http_ratelimit_elastic_pressed(state, hash.hi | 1, share,
                                               budget->mark, &budget->name);
 }
 
 
-/* how much is used of the fullest of the zone's limits */
+/* the share that is used of the fullest of the zone's limits */
 
 static uint32_t
-ngx_http_ratelimit_elastic_share(ngx_http_request_t *r,
+ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
     ngx_http_ratelimit_use_t *use, ratelimit_hash_t *hash)
 {
-    uint32_t                     share, fullest;
-    ngx_uint_t                   i;
-    ratelimit_verdict_t         *verdict;
-    ngx_http_ratelimit_query_t   q;
+    uint32_t                    share, fullest;
+    ngx_uint_t                  i;
+    ratelimit_verdict_t        *verdict;
+    ngx_http_ratelimit_query_t  q;
 
     ngx_memzero(&q, sizeof(ngx_http_ratelimit_query_t));
 
@@ -209,7 +202,7 @@ ngx_http_ratelimit_elastic_share(ngx_http_request_t *r,
     q.n = use->nrules;
     q.log = r->connection->log;
 
-    /* of a zone in Redis it is what this machine has admitted */
+    /* of a zone in Redis the share is what this machine has admitted */
 
     if (ngx_http_ratelimit_shm_store.check(&q) != NGX_OK) {
         return RATELIMIT_PRESSURE_UNKNOWN;

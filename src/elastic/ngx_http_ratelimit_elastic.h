@@ -1,7 +1,7 @@
 
 /*
- * Whether there are resources to spare, so that limits may be exceeded: what
- * "ratelimit_elastic" says, and what is known of it by all workers.
+ * Whether the machine has resources to spare, so that limits may be exceeded:
+ * what "ratelimit_elastic" says, and what all workers know about it.
  */
 
 
@@ -9,15 +9,12 @@
 #define _NGX_HTTP_RATELIMIT_ELASTIC_H_INCLUDED_
 
 
-#include "conf/ngx_http_ratelimit_conf.h"
+#include "store/ngx_http_ratelimit_store.h"
 #include "elastic/ratelimit_pressure.h"
 
 
-/* no more workers than nginx may have */
-#define NGX_HTTP_RATELIMIT_WORKERS  NGX_MAX_PROCESSES
-
 /* of keys of zones, a power of two */
-#define NGX_HTTP_RATELIMIT_STATES   1024
+#define NGX_HTTP_RATELIMIT_ELASTIC_STATES  1024
 
 
 /* of one worker, in a cache line of its own */
@@ -25,7 +22,7 @@
 typedef struct {
     ngx_atomic_t                    used;     /* msec:32, connections:32 */
     ngx_atomic_t                    unused[7];
-} ngx_http_ratelimit_worker_t;
+} ngx_http_ratelimit_elastic_worker_t;
 
 
 /* in shared memory, zeros at first, and the same for all configurations */
@@ -38,10 +35,11 @@ typedef struct {
     ngx_atomic_t                    connections_state;
 
     /* by the hash of the key */
-    ngx_atomic_t                    states[NGX_HTTP_RATELIMIT_STATES];
+    ngx_atomic_t                    states[NGX_HTTP_RATELIMIT_ELASTIC_STATES];
 
-    ngx_http_ratelimit_worker_t     workers[NGX_HTTP_RATELIMIT_WORKERS];
-} ngx_http_ratelimit_pressure_t;
+    /* no more workers than nginx may have */
+    ngx_http_ratelimit_elastic_worker_t  workers[NGX_MAX_PROCESSES];
+} ngx_http_ratelimit_elastic_shared_t;
 
 
 /* zone=NAME:P% */
@@ -50,45 +48,55 @@ typedef struct {
     ngx_str_t                       name;
     uint64_t                        mark;
     ngx_http_ratelimit_use_t        use;      /* of the zone's own counters */
-    ngx_http_ratelimit_expr_t       key;
-} ngx_http_ratelimit_budget_t;
+} ngx_http_ratelimit_elastic_budget_t;
 
 
 /* ratelimit_elastic; marks are per cent, 0 if not given */
 
-struct ngx_http_ratelimit_elastic_s {
+typedef struct {
     uint64_t                        cpu;
     uint64_t                        connections;
-    ngx_array_t                     budgets;  /* ngx_http_ratelimit_budget_t */
-    ngx_conf_file_t                 origin;   /* where errors are found */
+    ngx_array_t                     budgets;  /* of zone=NAME:P% */
+    ngx_conf_file_t                 origin;   /* where errors are reported */
     ngx_shm_zone_t                 *shm_zone;
-    ngx_uint_t                      nworkers; /* known when one starts */
-};
+    ngx_uint_t                      nworkers; /* set when a worker starts */
+} ngx_http_ratelimit_elastic_t;
 
 
-/* ngx_http_ratelimit_elastic.c: whether a signal has come to its mark */
+/* ngx_http_ratelimit_elastic.c */
 
-ngx_uint_t ngx_http_ratelimit_elastic_cpu(
+/* whether there are resources to spare for the request */
+ngx_uint_t ngx_http_ratelimit_elastic_spare(
+    ngx_http_ratelimit_elastic_t *elastic, ngx_http_request_t *r);
+
+/* whether a resource is under pressure; logs a change */
+ngx_uint_t ngx_http_ratelimit_elastic_cpu_pressed(
     ngx_http_ratelimit_elastic_t *elastic);
-ngx_uint_t ngx_http_ratelimit_elastic_connections(
-    ngx_http_ratelimit_elastic_t *elastic);
-
-
-/* ngx_http_ratelimit_pressure.c: shares that are in use, or UNKNOWN */
-
-uint32_t ngx_http_ratelimit_pressure_cpu(
-    ngx_http_ratelimit_elastic_t *elastic);
-uint32_t ngx_http_ratelimit_pressure_connections(
+ngx_uint_t ngx_http_ratelimit_elastic_connections_pressed(
     ngx_http_ratelimit_elastic_t *elastic);
 
 
-/* ngx_http_ratelimit_cpu.c */
+/* ngx_http_ratelimit_elastic_shared.c */
+
+ngx_int_t ngx_http_ratelimit_elastic_declare(ngx_conf_t *cf,
+    ngx_http_ratelimit_elastic_t *elastic, void *tag);
+ngx_int_t ngx_http_ratelimit_elastic_init_process(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_elastic_t *elastic);
+
+/* shares that are in use, or RATELIMIT_PRESSURE_UNKNOWN */
+uint32_t ngx_http_ratelimit_elastic_cpu_share(
+    ngx_http_ratelimit_elastic_t *elastic);
+uint32_t ngx_http_ratelimit_elastic_connections_share(
+    ngx_http_ratelimit_elastic_t *elastic);
+
+
+/* ngx_http_ratelimit_elastic_cpu.c */
 
 /*
- * What the machine has used so far, or the cgroup if that has a quota.  The
- * source tells one from another, it is 0 if nothing can be known.
+ * Processor time of the cgroup if it has a quota, or of the machine.  Returns
+ * a number that tells one source from another, 0 if none can be read.
  */
-ngx_uint_t ngx_http_ratelimit_cpu_read(ratelimit_cpu_t *cpu);
+ngx_uint_t ngx_http_ratelimit_elastic_read_cpu(ratelimit_cpu_t *cpu);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_ELASTIC_H_INCLUDED_ */

@@ -202,9 +202,14 @@ ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
 static ngx_uint_t
 ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx)
 {
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
     if (!ctx->measured) {
+        rmcf = ngx_http_get_module_main_conf(ctx->request,
+                                             ngx_http_ratelimit_module);
         ctx->measured = 1;
-        ctx->spare = ngx_http_ratelimit_elastic_spare(ctx->request);
+        ctx->spare = ngx_http_ratelimit_elastic_spare(rmcf->elastic,
+                                                      ctx->request);
     }
 
     return ctx->spare;

@@ -231,7 +231,7 @@ pressure_stat(const char *text, size_t len, uint64_t *first, uint64_t *second)
     cpu.quota = 1;
     cpu.period = 1;
 
-    rc = ratelimit_pressure_stat(text, len, &cpu);
+    rc = ratelimit_procfs_stat(text, len, &cpu);
 
     *first = cpu.used;
     *second = cpu.passed;
@@ -246,7 +246,7 @@ pressure_usage(const char *text, size_t len, uint64_t *first,
 {
     (void) second;
 
-    return ratelimit_pressure_usage(text, len, first);
+    return ratelimit_procfs_usage(text, len, first);
 }
 
 
@@ -256,7 +256,7 @@ pressure_number(const char *text, size_t len, uint64_t *first,
 {
     (void) second;
 
-    return ratelimit_pressure_number(text, len, first);
+    return ratelimit_procfs_number(text, len, first);
 }
 
 
@@ -372,7 +372,7 @@ pressure_test_groups(void)
         group = &pressure_groups[i];
         copy = pressure_copy(group->text, group->len);
 
-        rc = ratelimit_pressure_cgroup(copy, group->len, group->controller,
+        rc = ratelimit_procfs_cgroup(copy, group->len, group->controller,
                                        &path, &len);
 
         if (group->path == NULL) {
@@ -479,7 +479,7 @@ pressure_test_cpu(void)
     };
 
     for (i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-        share = ratelimit_pressure_cpu(&tests[i].before, &tests[i].now);
+        share = ratelimit_pressure_cpu_share(&tests[i].before, &tests[i].now);
 
         tap_ok(share == tests[i].share, "%s: %u", tests[i].name, share);
     }
@@ -502,11 +502,11 @@ pressure_test_mark(void)
     for (i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
         mark = tests[i][0];
 
-        for (begin = 0; !ratelimit_pressure(begin, mark, 0); begin++) {
+        for (begin = 0; !ratelimit_pressure_at(begin, mark, 0); begin++) {
             /* void */
         }
 
-        for (end = 1000; ratelimit_pressure(end, mark, 1); end--) {
+        for (end = 1000; ratelimit_pressure_at(end, mark, 1); end--) {
             /* void */
         }
 
@@ -514,8 +514,8 @@ pressure_test_mark(void)
                "mark %u: from %u on, until %u", mark, begin, end);
     }
 
-    tap_ok(ratelimit_pressure(RATELIMIT_PRESSURE_UNKNOWN, 1000, 0)
-           && ratelimit_pressure(RATELIMIT_PRESSURE_UNKNOWN, 1000, 1),
+    tap_ok(ratelimit_pressure_at(RATELIMIT_PRESSURE_UNKNOWN, 1000, 0)
+           && ratelimit_pressure_at(RATELIMIT_PRESSURE_UNKNOWN, 1000, 1),
            "what is unknown is pressure");
 }
 
@@ -532,13 +532,13 @@ pressure_test_flapping(void)
     changes = 0;
 
     for (i = 0; i < 10000; i++) {
-        next = ratelimit_pressure(775 + rand() % 50, 800, state);
+        next = ratelimit_pressure_at(775 + rand() % 50, 800, state);
         changes += (next != state);
         state = next;
     }
 
     tap_ok(state == 1 && changes == 1, "no flapping, %u changes", changes);
-    tap_ok(ratelimit_pressure(749, 800, state) == 0, "it ends at last");
+    tap_ok(ratelimit_pressure_at(749, 800, state) == 0, "it ends at last");
 }
 
 
@@ -556,7 +556,7 @@ main(void)
         { "stat", pressure_stat, pressure_stats,
           sizeof(pressure_stats) / sizeof(pressure_stats[0]),
           pressure_text("cpu  10 20 30 400 50 6 7 8 0 0\n") },
-        { "cpu.max", ratelimit_pressure_cpu_max, pressure_maxima,
+        { "cpu.max", ratelimit_procfs_cpu_max, pressure_maxima,
           sizeof(pressure_maxima) / sizeof(pressure_maxima[0]),
           pressure_text("50000 ") },
         { "cpu.stat", pressure_usage, pressure_usages,

@@ -7,15 +7,13 @@
  */
 
 
-#include "elastic/ngx_http_ratelimit_elastic.h"
+#include "conf/ngx_http_ratelimit_conf.h"
 
 
 static const char *ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-static ngx_int_t ngx_http_ratelimit_elastic_init_zone(
-    ngx_shm_zone_t *shm_zone, void *data);
 static ngx_int_t ngx_http_ratelimit_elastic_bind_budget(ngx_conf_t *cf,
-    ngx_http_ratelimit_budget_t *budget);
+    ngx_http_ratelimit_elastic_budget_t *budget);
 static const char *ngx_http_ratelimit_elastic_check_zone(
     ngx_http_ratelimit_zone_t *zone);
 
@@ -46,7 +44,6 @@ ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     ngx_http_ratelimit_main_conf_t  *rmcf = conf;
 
-    ngx_str_t                      name;
     ngx_http_ratelimit_elastic_t  *elastic;
 
     if (rmcf->elastic != NULL) {
@@ -59,7 +56,7 @@ ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (ngx_array_init(&elastic->budgets, cf->pool, 1,
-                       sizeof(ngx_http_ratelimit_budget_t))
+                       sizeof(ngx_http_ratelimit_elastic_budget_t))
         != NGX_OK)
     {
         return NGX_CONF_ERROR;
@@ -72,19 +69,13 @@ ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
-    /* no zone of a configuration has a colon in its name */
-
-    ngx_str_set(&name, "ratelimit:elastic");
-
-    elastic->shm_zone = ngx_shared_memory_add(cf, &name,
-                                       sizeof(ngx_http_ratelimit_pressure_t)
-                                       + 8 * ngx_pagesize,
-                                       &ngx_http_ratelimit_module);
-    if (elastic->shm_zone == NULL) {
+    if (ngx_http_ratelimit_elastic_declare(cf, elastic,
+                                           &ngx_http_ratelimit_module)
+        != NGX_OK)
+    {
         return NGX_CONF_ERROR;
     }
 
-    elastic->shm_zone->init = ngx_http_ratelimit_elastic_init_zone;
     elastic->origin = *cf->conf_file;
     rmcf->elastic = elastic;
 
@@ -98,11 +89,11 @@ ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
 {
     ngx_array_t  *budgets = field;
 
-    u_char                       *colon;
-    ngx_str_t                     name, percent;
-    ngx_uint_t                    i;
-    ngx_http_ratelimit_param_t    mark;
-    ngx_http_ratelimit_budget_t  *budget;
+    u_char                               *colon;
+    ngx_str_t                             name, percent;
+    ngx_uint_t                            i;
+    ngx_http_ratelimit_param_t            mark;
+    ngx_http_ratelimit_elastic_budget_t  *budget;
 
     colon = ngx_strlchr(value->data, value->data + value->len, ':');
 
@@ -131,7 +122,7 @@ ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    ngx_memzero(budget, sizeof(ngx_http_ratelimit_budget_t));
+    ngx_memzero(budget, sizeof(ngx_http_ratelimit_elastic_budget_t));
 
     budget->name = name;
 
@@ -146,35 +137,14 @@ ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_elastic_init_zone(ngx_shm_zone_t *shm_zone, void *data)
-{
-    ngx_slab_pool_t  *shpool;
-
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    if (data == NULL && !shm_zone->shm.exists) {
-        shpool->data = ngx_slab_calloc(shpool,
-                                       sizeof(ngx_http_ratelimit_pressure_t));
-        if (shpool->data == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    shm_zone->data = shpool->data;
-
-    return NGX_OK;
-}
-
-
 ngx_int_t
 ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf)
 {
-    ngx_int_t                        rc;
-    ngx_uint_t                       i;
-    ngx_conf_file_t                 *saved;
-    ngx_http_ratelimit_budget_t     *budgets;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_int_t                             rc;
+    ngx_uint_t                            i;
+    ngx_conf_file_t                      *saved;
+    ngx_http_ratelimit_main_conf_t       *rmcf;
+    ngx_http_ratelimit_elastic_budget_t  *budgets;
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
@@ -206,7 +176,7 @@ ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf)
 
 static ngx_int_t
 ngx_http_ratelimit_elastic_bind_budget(ngx_conf_t *cf,
-    ngx_http_ratelimit_budget_t *budget)
+    ngx_http_ratelimit_elastic_budget_t *budget)
 {
     ngx_uint_t                       i;
     const char                      *reason;
@@ -253,8 +223,6 @@ ngx_http_ratelimit_elastic_bind_budget(ngx_conf_t *cf,
     budget->use.rules = rules;
     budget->use.nrules = zone->rates.nelts;
     budget->use.lasting = 1;
-
-    ngx_http_ratelimit_expr_init(cf, &budget->key, &zone->key);
 
     return ngx_http_ratelimit_store_use(cf, &budget->use);
 }
