@@ -191,10 +191,6 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_ratelimit_loc_conf_t  *prev = parent;
     ngx_http_ratelimit_loc_conf_t  *conf = child;
 
-    if (conf->set != NULL && conf->set != NGX_CONF_UNSET_PTR) {
-        ngx_http_ratelimit_check_return(cf, conf->set);
-    }
-
     ngx_conf_merge_ptr_value(conf->set, prev->set, NULL);
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
     ngx_conf_merge_uint_value(conf->headers, prev->headers,

@@ -137,6 +137,7 @@ sub self_test {
     my $fine = sub { is_deeply($_[1], [], $_[0]) };
 
     my $limit = "location / {\n    ratelimit  zone=ip  PARAMETER;\n}\n";
+    my $server = "server {\n    listen  127.0.0.1:8080;\n}\n";
 
     $fine->('a location', [check_conf($limit =~ s/PARAMETER/soft=5%/r)]);
     $fails->('parameter', [check_conf($limit =~ s/PARAMETER/so=5%/r)],
@@ -145,8 +146,8 @@ sub self_test {
              qr/unknown directive "ratelimit_no"/);
     $fails->('variable', [check_conf("set  \$a  \$ratelimit_no;\n")],
              qr/unknown "ratelimit_no" variable/);
-    $fails->('a warning', [check_conf("ratelimit  zone=ip;\nreturn  200;\n")],
-             qr/\[warn\].*never reached/);
+    $fails->('a warning', [check_conf($server x 2)],
+             qr/\[warn\].*conflicting server name/);
 
     $fails->('address', [check_addresses('server  10.' . '0.0.1;')]);
     $fails->('listen', [check_addresses("listen  80;\n")]);

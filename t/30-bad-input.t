@@ -38,8 +38,6 @@ my $too_many = 'too many rates in "ratelimit" directives of one block: '
                . '%s, there may be 256';
 my $again = 'duplicate zone "%s" in "ratelimit" directive, '
             . 'it needs a "name" parameter to count apart';
-my $unreached = '"ratelimit" directive is never reached because of "return" '
-                . 'in the same block';
 
 my @rates = (
     ['',                    'the number of requests is missing'],
@@ -780,25 +778,6 @@ subtest 'good' => sub {
             qw(status zone limit remaining reset retry_after backend client);
 };
 
-subtest 'warnings' => sub {
-    my $limit = 'ratelimit zone=plain;';
-
-    warned('location', "return 204;\n$limit", 'a return', $unreached);
-    warned('location', "$limit  # here\nreturn 204;", 'a return behind it',
-           $unreached);
-    warned('location', "$limit  # here\nratelimit zone=log;\nreturn 204;",
-           'two limits are one warning', $unreached);
-    warned('server', "$limit  # here\nreturn 204;", 'in a server',
-           $unreached);
-
-    good('location', "$limit\nif (\$arg_a) { return 204; }",
-         'a return on a condition');
-    good('location', "ratelimit off;\nreturn 204;", 'a return without limits');
-    good('server', "$limit\nlocation /x { return 204; }",
-         'a return where limits are inherited');
-    good('location', "$limit\nrewrite ^ /x break;", 'a rewrite');
-};
-
 done_testing();
 
 
@@ -884,16 +863,6 @@ sub good {
     write_in($place, $text);
 
     is(test_conf(), passed(), $name);
-}
-
-
-sub warned {
-    my ($place, $text, $name, $message) = @_;
-
-    my $blame = write_in($place, $text);
-
-    is(test_conf(),
-       "nginx: [warn] $message in $conf:$blame\n" . passed(), $name);
 }
 
 

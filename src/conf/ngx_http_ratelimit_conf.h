@@ -254,13 +254,6 @@ ngx_uint_t ngx_http_ratelimit_is_url(ngx_str_t *text);
 ngx_str_t ngx_http_ratelimit_masked(ngx_conf_t *cf, ngx_str_t *text);
 
 
-/* ngx_http_ratelimit_return.c */
-
-/* warns if the block's own limits are never reached because of a "return" */
-void ngx_http_ratelimit_check_return(ngx_conf_t *cf,
-    ngx_http_ratelimit_set_t *set);
-
-
 /* ngx_http_ratelimit_label.c */
 
 ngx_int_t ngx_http_ratelimit_make_labels(ngx_conf_t *cf,
