@@ -66,10 +66,12 @@ my @mutations = (
     [leaky_bucket => 'after == free + 1', 'after == free'],
     [leaky_bucket => 'after >= above', 'after > above'],
     [leaky_bucket => 'cost > 0 or rebase or folded', 'cost > 0 or folded'],
-    [mixed => "== KEYS[i] then\nreturn act", "== 0 then\nreturn act"],
-    [mixed => 'allowed = allowed and it.allowed', 'allowed = it.allowed'],
-    [mixed => 'elseif it.rebase then', 'elseif false then'],
-    [mixed => "verdicts[i] = act(i).verdict\n", "\n"],
+    [mixed => 'again or KEYS[j] == key', 'false'],
+    [mixed => 'admitted and allowed', 'allowed'],
+    [mixed => 'decide(i - 1, admitted)', 'decide(i - 1, true)'],
+    [mixed => 'elseif rebase then', 'elseif false then'],
+    [mixed => "allowed and 'charge' or 'punish'", "'punish'"],
+    [mixed => "'look', true", "'look', false"],
 );
 
 my $redis = RedisServer->start;

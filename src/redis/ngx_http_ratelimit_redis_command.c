@@ -28,7 +28,7 @@
 
 typedef struct {
     size_t                          len;
-    char                           *text;
+    const char                     *text;
     u_char                          sha[NGX_HTTP_RATELIMIT_SHA1_HEX];
 } ngx_http_ratelimit_redis_script_t;
 
@@ -55,10 +55,10 @@ static u_char *ngx_http_ratelimit_redis_write_number(u_char *p,
 static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
 
 
-/* by the set of algorithms, made when needed first */
+/* as ratelimit_scripts[]; the worker computes a SHA1 when it first needs it */
 
 static ngx_http_ratelimit_redis_script_t
-    ngx_http_ratelimit_redis_scripts[1 << RATELIMIT_ALGORITHMS];
+    ngx_http_ratelimit_redis_scripts[RATELIMIT_SCRIPTS];
 
 
 /* by ratelimit_algorithm_e */
@@ -153,23 +153,19 @@ static ngx_http_ratelimit_redis_script_t *
 ngx_http_ratelimit_redis_script(unsigned algorithms)
 {
     u_char                              sha[NGX_HTTP_RATELIMIT_SHA1_LEN];
+    unsigned                            i;
     ngx_sha1_t                          sha1;
     ngx_http_ratelimit_redis_script_t  *script;
 
-    script = &ngx_http_ratelimit_redis_scripts[algorithms];
+    i = ratelimit_script_select(algorithms);
+    script = &ngx_http_ratelimit_redis_scripts[i];
 
     if (script->text != NULL) {
         return script;
     }
 
-    script->len = ratelimit_script_text(algorithms, NULL);
-
-    script->text = ngx_alloc(script->len, ngx_cycle->log);
-    if (script->text == NULL) {
-        return NULL;
-    }
-
-    (void) ratelimit_script_text(algorithms, script->text);
+    script->len = ratelimit_scripts[i].len;
+    script->text = ratelimit_scripts[i].text;
 
     ngx_sha1_init(&sha1);
     ngx_sha1_update(&sha1, script->text, script->len);

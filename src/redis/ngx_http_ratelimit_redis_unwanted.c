@@ -59,7 +59,8 @@ ngx_http_ratelimit_redis_want(ngx_http_ratelimit_redis_command_t *command,
     ngx_uint_t i, ngx_uint_t wanted)
 {
     if (wanted) {
-        ratelimit_script_keep(ngx_http_ratelimit_redis_argument(command, i));
+        ratelimit_script_no_refund(ngx_http_ratelimit_redis_argument(command,
+                                                                     i));
 
     } else {
         command->unwanted = 1;
@@ -80,7 +81,7 @@ ngx_http_ratelimit_redis_turn(ngx_http_ratelimit_redis_command_t *command,
 
     for (i = 0; i < command->n; i++) {
 
-        if (!ratelimit_script_turn(
+        if (!ratelimit_script_to_refund(
                                ngx_http_ratelimit_redis_argument(command, i),
                                reply->data + i * RATELIMIT_SCRIPT_VERDICT))
         {

@@ -1,6 +1,6 @@
 
 /*
- * What is said to Redis and what it answers, as bytes.
+ * The formats of arguments and verdicts.
  *
  * An argument, little endian:
  *
@@ -9,12 +9,10 @@
  *   8 bytes each  cost, limit, period, ceiling, capacity, free, wait, stamp
  *
  * A verdict, 8 bytes each: flags, remaining, reset_after, retry_after, delay,
- * excess, stamp.  The numbers of Lua are exact below 2^53: what is beyond is
- * said to be the largest one.
+ * excess, stamp.  The numbers of Lua are exact below 2^53: a larger one is sent
+ * as the largest of these.
  */
 
-
-#include <string.h>
 
 #include "core/ratelimit.h"
 #include "core/ratelimit_math.h"
@@ -24,167 +22,47 @@
 
 #define RATELIMIT_SCRIPT_MAX      (((uint64_t) 1 << 53) - 1)
 
-/* where they stand in an argument */
+/* offsets in an argument and in a verdict */
 #define RATELIMIT_SCRIPT_COST     8
 #define RATELIMIT_SCRIPT_STAMP    64
+#define RATELIMIT_SCRIPT_STAMPED  48
 
 #define RATELIMIT_SCRIPT_ALLOWED  1
 #define RATELIMIT_SCRIPT_SOFT     2
 #define RATELIMIT_SCRIPT_REBASE   4
 #define RATELIMIT_SCRIPT_FLAGS    7
 
-#define RATELIMIT_SCRIPT_BUCKETS  (1 << RATELIMIT_TOKEN_BUCKET                \
-                                   | 1 << RATELIMIT_LEAKY_BUCKET)
-#define RATELIMIT_SCRIPT_DIVIDE   (1 << RATELIMIT_SLIDING_WINDOW              \
-                                   | RATELIMIT_SCRIPT_BUCKETS)
 
-
-/* the sections of an algorithm, see prelude.lua */
-
-typedef struct {
-    const char                     *number;
-    const char                     *functions;  /* may be NULL */
-    const char                     *load;
-    const char                     *look;
-    const char                     *charge;
-    const char                     *punish;
-    const char                     *refund;
-} ratelimit_script_sections_t;
-
-
-typedef struct {
-    char                           *text;
-    size_t                          len;
-} ratelimit_script_text_t;
-
-
-static void ratelimit_script_one(ratelimit_script_text_t *script,
-    const ratelimit_script_sections_t *algorithm);
-static void ratelimit_script_limit(ratelimit_script_text_t *script,
-    const ratelimit_script_sections_t *algorithm);
-static void ratelimit_script_add(ratelimit_script_text_t *script,
-    const char *text);
-static unsigned char *ratelimit_script_put(unsigned char *p, uint64_t number);
 static unsigned char *ratelimit_script_write(unsigned char *p,
     uint64_t number);
-static uint64_t ratelimit_script_get(const unsigned char *p);
-static int ratelimit_script_sound(const ratelimit_rule_t *rule,
+static unsigned char *ratelimit_script_write_raw(unsigned char *p,
+    uint64_t number);
+static uint64_t ratelimit_script_read(const unsigned char *p);
+static int ratelimit_script_valid(const ratelimit_rule_t *rule,
     const ratelimit_verdict_t *verdict, uint64_t flags);
 
 
-#define ratelimit_script_algorithm(name, functions, punish)                   \
-    { ratelimit_lua_##name, functions, ratelimit_lua_##name##_load,           \
-      ratelimit_lua_##name##_look, ratelimit_lua_##name##_charge,             \
-      ratelimit_lua_##name##_##punish, ratelimit_lua_##name##_refund }
+#define ratelimit_script_text(NAME, name)                                     \
+    { ratelimit_lua_##name, sizeof(ratelimit_lua_##name) - 1 },
 
-
-/* by ratelimit_algorithm_e */
-
-static const ratelimit_script_sections_t  ratelimit_script_algorithms[] = {
-    ratelimit_script_algorithm(fixed_window, NULL, charge),
-    ratelimit_script_algorithm(sliding_window, NULL, charge),
-    ratelimit_script_algorithm(sliding_log,
-                               ratelimit_lua_sliding_log_functions, charge),
-    ratelimit_script_algorithm(token_bucket, NULL, punish),
-    ratelimit_script_algorithm(leaky_bucket, NULL, punish)
+const ratelimit_script_t  ratelimit_scripts[RATELIMIT_SCRIPTS] = {
+    ratelimit_each_algorithm(ratelimit_script_text)
+    ratelimit_script_text(MIXED, mixed)
 };
 
 
-size_t
-ratelimit_script_text(unsigned algorithms, char *text)
+unsigned
+ratelimit_script_select(unsigned algorithms)
 {
-    unsigned                            i;
-    ratelimit_script_text_t             script;
-    const ratelimit_script_sections_t  *algorithm;
-
-    script.text = text;
-    script.len = 0;
-
-    ratelimit_script_add(&script, ratelimit_lua_prelude);
-    ratelimit_script_add(&script, ratelimit_lua_clock);
-
-    if (algorithms & RATELIMIT_SCRIPT_DIVIDE) {
-        ratelimit_script_add(&script, ratelimit_lua_math);
-    }
-
-    if (algorithms & RATELIMIT_SCRIPT_BUCKETS) {
-        ratelimit_script_add(&script, ratelimit_lua_math_up);
-    }
+    unsigned  i;
 
     for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
-        algorithm = &ratelimit_script_algorithms[i];
-
-        if (algorithms & 1 << i) {
-            ratelimit_script_add(&script, algorithm->functions);
-        }
-
         if (algorithms == 1U << i) {
-            ratelimit_script_one(&script, algorithm);
+            return i;
         }
     }
 
-    ratelimit_script_add(&script, ratelimit_lua_decide);
-
-    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
-        if (algorithms & 1 << i) {
-            ratelimit_script_limit(&script, &ratelimit_script_algorithms[i]);
-        }
-    }
-
-    ratelimit_script_add(&script, ratelimit_lua_decide_limits);
-
-    return script.len;
-}
-
-
-static void
-ratelimit_script_one(ratelimit_script_text_t *script,
-    const ratelimit_script_sections_t *algorithm)
-{
-    ratelimit_script_add(script, ratelimit_lua_one);
-    ratelimit_script_add(script, algorithm->load);
-    ratelimit_script_add(script, algorithm->look);
-    ratelimit_script_add(script, ratelimit_lua_one_looked);
-    ratelimit_script_add(script, algorithm->charge);
-    ratelimit_script_add(script, ratelimit_lua_one_charged);
-}
-
-
-static void
-ratelimit_script_limit(ratelimit_script_text_t *script,
-    const ratelimit_script_sections_t *algorithm)
-{
-    ratelimit_script_add(script, algorithm->number);
-    ratelimit_script_add(script, ratelimit_lua_limit);
-    ratelimit_script_add(script, algorithm->load);
-    ratelimit_script_add(script, algorithm->refund);
-    ratelimit_script_add(script, ratelimit_lua_limit_refunded);
-    ratelimit_script_add(script, algorithm->load);
-    ratelimit_script_add(script, algorithm->look);
-    ratelimit_script_add(script, ratelimit_lua_limit_looked);
-    ratelimit_script_add(script, algorithm->charge);
-    ratelimit_script_add(script, ratelimit_lua_limit_charged);
-    ratelimit_script_add(script, algorithm->punish);
-    ratelimit_script_add(script, ratelimit_lua_limit_punished);
-}
-
-
-static void
-ratelimit_script_add(ratelimit_script_text_t *script, const char *text)
-{
-    size_t  len;
-
-    if (text == NULL) {
-        return;
-    }
-
-    len = strlen(text);
-
-    if (script->text != NULL) {
-        memcpy(script->text + script->len, text, len);
-    }
-
-    script->len += len;
+    return RATELIMIT_SCRIPT_MIXED;
 }
 
 
@@ -200,7 +78,7 @@ ratelimit_script_argument(const ratelimit_item_t *item,
     rule = item->rule;
     shape = item->shape;
 
-    (void) ratelimit_script_write(p, (uint64_t) shape->ring << 32);
+    (void) ratelimit_script_write_raw(p, (uint64_t) shape->ring << 32);
 
     p[0] = (unsigned char) shape->algorithm;
     p[1] = (unsigned char) shape->buckets;
@@ -208,30 +86,30 @@ ratelimit_script_argument(const ratelimit_item_t *item,
     p[3] = (unsigned char) item->insist;
     p += 8;
 
-    p = ratelimit_script_put(p, item->cost);
-    p = ratelimit_script_put(p, rule->limit);
-    p = ratelimit_script_put(p, rule->period);
-    p = ratelimit_script_put(p, rule->ceiling);
-    p = ratelimit_script_put(p, rule->capacity);
-    p = ratelimit_script_put(p, rule->free);
-    p = ratelimit_script_put(p, rule->wait);
+    p = ratelimit_script_write(p, item->cost);
+    p = ratelimit_script_write(p, rule->limit);
+    p = ratelimit_script_write(p, rule->period);
+    p = ratelimit_script_write(p, rule->ceiling);
+    p = ratelimit_script_write(p, rule->capacity);
+    p = ratelimit_script_write(p, rule->free);
+    p = ratelimit_script_write(p, rule->wait);
 
-    (void) ratelimit_script_put(p, item->verdict.stamp);
+    (void) ratelimit_script_write(p, item->verdict.stamp);
 }
 
 
 static unsigned char *
-ratelimit_script_put(unsigned char *p, uint64_t number)
+ratelimit_script_write(unsigned char *p, uint64_t number)
 {
-    return ratelimit_script_write(p, ratelimit_min(number,
-                                                   RATELIMIT_SCRIPT_MAX));
+    return ratelimit_script_write_raw(p, ratelimit_min(number,
+                                                       RATELIMIT_SCRIPT_MAX));
 }
 
 
 /* compilers make one instruction of these */
 
 static unsigned char *
-ratelimit_script_write(unsigned char *p, uint64_t number)
+ratelimit_script_write_raw(unsigned char *p, uint64_t number)
 {
     p[0] = (unsigned char) number;
     p[1] = (unsigned char) (number >> 8);
@@ -247,7 +125,7 @@ ratelimit_script_write(unsigned char *p, uint64_t number)
 
 
 static uint64_t
-ratelimit_script_get(const unsigned char *p)
+ratelimit_script_read(const unsigned char *p)
 {
     return (uint64_t) p[0] | (uint64_t) p[1] << 8 | (uint64_t) p[2] << 16
            | (uint64_t) p[3] << 24 | (uint64_t) p[4] << 32
@@ -263,36 +141,36 @@ ratelimit_script_verdict(ratelimit_item_t *item, const unsigned char *reply)
     ratelimit_verdict_t  *verdict;
 
     verdict = &item->verdict;
-    flags = ratelimit_script_get(reply);
+    flags = ratelimit_script_read(reply);
 
     verdict->limit = item->rule->limit;
 
-    if (1 << item->shape->algorithm & RATELIMIT_SCRIPT_BUCKETS) {
+    if (ratelimit_algorithms[item->shape->algorithm]->drips) {
         verdict->limit = item->rule->capacity;
     }
 
-    verdict->remaining = ratelimit_script_get(reply + 8);
-    verdict->reset_after = ratelimit_script_get(reply + 16);
-    verdict->retry_after = ratelimit_script_get(reply + 24);
-    verdict->delay = ratelimit_script_get(reply + 32);
-    verdict->excess = ratelimit_script_get(reply + 40);
-    verdict->stamp = ratelimit_script_get(reply + 48);
+    verdict->remaining = ratelimit_script_read(reply + 8);
+    verdict->reset_after = ratelimit_script_read(reply + 16);
+    verdict->retry_after = ratelimit_script_read(reply + 24);
+    verdict->delay = ratelimit_script_read(reply + 32);
+    verdict->excess = ratelimit_script_read(reply + 40);
+    verdict->stamp = ratelimit_script_read(reply + RATELIMIT_SCRIPT_STAMPED);
 
     verdict->allowed = ((flags & RATELIMIT_SCRIPT_ALLOWED) != 0);
     verdict->soft = ((flags & RATELIMIT_SCRIPT_SOFT) != 0);
     verdict->rebase = ((flags & RATELIMIT_SCRIPT_REBASE) != 0);
 
-    return ratelimit_script_sound(item->rule, verdict, flags);
+    return ratelimit_script_valid(item->rule, verdict, flags);
 }
 
 
 /*
- * Who is refused is told when to come again, and nothing else; nobody waits for
- * longer than a rule can make him wait.
+ * A refusal has a time to retry, and neither a delay nor a soft limit; no delay
+ * is longer than the rule can make it.
  */
 
 static int
-ratelimit_script_sound(const ratelimit_rule_t *rule,
+ratelimit_script_valid(const ratelimit_rule_t *rule,
     const ratelimit_verdict_t *verdict, uint64_t flags)
 {
     uint64_t  longest;
@@ -320,17 +198,17 @@ ratelimit_script_sound(const ratelimit_rule_t *rule,
 
 
 void
-ratelimit_script_keep(unsigned char *argument)
+ratelimit_script_no_refund(unsigned char *argument)
 {
-    (void) ratelimit_script_put(argument + RATELIMIT_SCRIPT_COST, 0);
+    (void) ratelimit_script_write(argument + RATELIMIT_SCRIPT_COST, 0);
 }
 
 
 int
-ratelimit_script_turn(unsigned char *argument, const unsigned char *reply)
+ratelimit_script_to_refund(unsigned char *argument, const unsigned char *reply)
 {
-    (void) ratelimit_script_put(argument + RATELIMIT_SCRIPT_STAMP,
-                                ratelimit_script_get(reply + 48));
+    (void) ratelimit_script_write(argument + RATELIMIT_SCRIPT_STAMP,
+                    ratelimit_script_read(reply + RATELIMIT_SCRIPT_STAMPED));
 
-    return (ratelimit_script_get(reply) & RATELIMIT_SCRIPT_ALLOWED) != 0;
+    return (ratelimit_script_read(reply) & RATELIMIT_SCRIPT_ALLOWED) != 0;
 }

@@ -1,7 +1,6 @@
 
 /*
- * What is said to Redis and what it answers, as bytes: the scripts, which are
- * put together out of src/redis/lua/, their arguments and their replies.
+ * The scripts that Redis runs, their arguments and their replies, as bytes.
  */
 
 
@@ -18,10 +17,10 @@
 
 
 /*
- * What a call is to do with all of its limits, its first argument.
+ * What a call does with all of its limits, its first argument.
  *
- * check   one decision: charges all if all allow, otherwise those that insist
- * refund  gives back what was charged with these stamps
+ * check   charges all if all allow, otherwise those that insist
+ * refund  takes back the charges that have these stamps
  * insist  the request was refused elsewhere: charges those that insist
  */
 
@@ -33,11 +32,24 @@ typedef enum {
 
 
 /*
- * The script for limits of these algorithms, a bit for each by its number; one
- * that knows more algorithms than a call needs would cost Redis more.  Writes
- * it to text if that is not NULL; returns its length.
+ * The scripts, complete texts that the build makes of src/redis/lua/: for calls
+ * whose limits are of one algorithm, by its number, and one for all other
+ * calls, which costs Redis more.
  */
-size_t ratelimit_script_text(unsigned algorithms, char *text);
+
+#define RATELIMIT_SCRIPT_MIXED  RATELIMIT_ALGORITHMS
+#define RATELIMIT_SCRIPTS       (RATELIMIT_ALGORITHMS + 1)
+
+typedef struct {
+    const char                     *text;
+    size_t                          len;
+} ratelimit_script_t;
+
+extern const ratelimit_script_t  ratelimit_scripts[RATELIMIT_SCRIPTS];
+
+/* the number of the script for these algorithms, a bit for each */
+unsigned ratelimit_script_select(unsigned algorithms);
+
 
 /*
  * One limit as an argument: shape, rule, cost, insist, and the stamp of the
@@ -47,7 +59,7 @@ void ratelimit_script_argument(const ratelimit_item_t *item,
     unsigned char *argument);
 
 /*
- * The verdict of one limit in a reply.  Returns 0 if no script would say so:
+ * The verdict of one limit in a reply.  Returns 0 if no script would return it:
  * a reply is not to be trusted.
  */
 int ratelimit_script_verdict(ratelimit_item_t *item,
@@ -55,12 +67,14 @@ int ratelimit_script_verdict(ratelimit_item_t *item,
 
 
 /*
- * A check that was answered becomes a refund of what it has charged: of each
- * limit that is not kept before.  Returns 0 if nothing was charged.
+ * The argument of a decision becomes that of a refund, with the stamp of the
+ * verdict in the reply.  Returns 0 if nothing was charged.
  */
-void ratelimit_script_keep(unsigned char *argument);
-int ratelimit_script_turn(unsigned char *argument,
+int ratelimit_script_to_refund(unsigned char *argument,
     const unsigned char *reply);
+
+/* a refund with this argument will take back nothing */
+void ratelimit_script_no_refund(unsigned char *argument);
 
 
 #endif /* _RATELIMIT_SCRIPT_H_INCLUDED_ */

@@ -50,29 +50,18 @@ static char                pipeline_sha[PIPELINE_SHA];
 static void
 pipeline_load(int fd)
 {
-    int       n;
-    char     *text, head[64], reply[PIPELINE_SHA + 8];
-    size_t    len;
-    unsigned  algorithms;
+    int                        n;
+    char                       head[64], reply[PIPELINE_SHA + 8];
+    const ratelimit_script_t  *script;
 
-    algorithms = 1 << pipeline_shape.algorithm;
-    len = ratelimit_script_text(algorithms, NULL);
-    text = malloc(len);
-
-    if (text == NULL) {
-        client_fail("malloc");
-    }
-
-    (void) ratelimit_script_text(algorithms, text);
+    script = &ratelimit_scripts[pipeline_shape.algorithm];
 
     n = snprintf(head, sizeof(head), "*3\r\n$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n"
-                 "$%zu\r\n", len);
+                 "$%zu\r\n", script->len);
 
     client_send(fd, head, n);
-    client_send(fd, text, len);
+    client_send(fd, script->text, script->len);
     client_send(fd, "\r\n", 2);
-
-    free(text);
 
     n = recv(fd, reply, PIPELINE_SHA + 7, MSG_WAITALL);
 

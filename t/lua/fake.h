@@ -1,11 +1,11 @@
 
 /*
  * The scripts with a clock that the caller sets: its two times are the last
- * arguments.  Nothing expires; when it would, in milliseconds, is kept beside
- * each key.
+ * arguments.  Nothing expires; the time in milliseconds at which a KEY would is
+ * written to expires:KEY.
  *
- * MUTATE="text=>other" in the environment changes the scripts, which must not
- * go unnoticed.
+ * MUTATE="text=>other" in the environment changes the scripts, which a test
+ * must notice.
  */
 
 
@@ -13,7 +13,6 @@
 #define _FAKE_H_INCLUDED_
 
 
-#include "redis/ratelimit_lua.h"
 #include "redis.h"
 
 
@@ -21,6 +20,13 @@
 #define FAKE_MAX  (((uint64_t) 1 << 53) - 1)
 #define FAKE_FAR  (((uint64_t) 1 << 53) - ((uint64_t) 1 << 47))
 
+
+/* the lines of clock.lua, and those in their place */
+
+static const char  fake_real_clock[] =
+    "local time = call('TIME')\n"
+    "local now = time[1] * 1000000 + time[2]\n"
+    "local wall = now\n";
 
 static const char  fake_clock[] =
     "local now, wall = tonumber(ARGV[#ARGV - 1]), tonumber(ARGV[#ARGV])\n"
@@ -39,13 +45,14 @@ static const char  fake_clock[] =
     "end\n";
 
 
-/* puts another text into all places of one; there must be some */
+/* replaces a text wherever it is found, which must be at least once */
 
 static char *
-fake_replace(char *text, const char *from, const char *to)
+fake_replace(const char *text, const char *from, const char *to)
 {
-    char    *place, *result;
-    size_t   n;
+    char        *result;
+    size_t       n;
+    const char  *place;
 
     n = 0;
 
@@ -79,8 +86,8 @@ fake_replace(char *text, const char *from, const char *to)
 }
 
 
-static char *
-fake_mutate(char *text)
+static const char *
+fake_mutate(const char *text)
 {
     char        *from, *to;
     const char  *mutation;
@@ -104,29 +111,21 @@ fake_mutate(char *text)
 }
 
 
-/* loads these algorithms, with another last piece unless it is NULL */
+/* a script, with one more replacement unless that is NULL */
 
 static void
-fake_load(unsigned algorithms, const char *last, char *sha)
+fake_load(unsigned script, const char *from, const char *to, char *sha)
 {
-    char  *text;
+    const char  *text;
 
-    text = calloc(1, ratelimit_script_text(algorithms, NULL) + 1);
-    if (text == NULL) {
-        abort();
+    text = fake_replace(ratelimit_scripts[script].text, fake_real_clock,
+                        fake_clock);
+
+    if (from != NULL) {
+        text = fake_replace(text, from, to);
     }
 
-    (void) ratelimit_script_text(algorithms, text);
-
-    text = fake_replace(text, ratelimit_lua_clock, fake_clock);
-
-    if (last != NULL) {
-        text = fake_replace(text, ratelimit_lua_decide_limits, last);
-    }
-
-    text = fake_mutate(text);
-
-    redis_load(text, strlen(text), sha);
+    redis_load(fake_mutate(text), sha);
 }
 
 

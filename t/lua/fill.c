@@ -13,28 +13,8 @@
 #define FILL_BATCH  500
 
 
-static void fill_load(ratelimit_algorithm_e algorithm, char *sha);
 static void fill_key(ratelimit_item_t *item, const char *sha, unsigned i);
 static int fill_answers(ratelimit_item_t *item, unsigned n);
-
-
-static void
-fill_load(ratelimit_algorithm_e algorithm, char *sha)
-{
-    char    *text;
-    size_t   len;
-
-    len = ratelimit_script_text(1 << algorithm, NULL);
-
-    text = malloc(len);
-    if (text == NULL) {
-        abort();
-    }
-
-    (void) ratelimit_script_text(1 << algorithm, text);
-    redis_load(text, len, sha);
-    free(text);
-}
 
 
 static void
@@ -131,7 +111,7 @@ main(int argc, char **argv)
 
     redis_open(argv[1]);
 
-    fill_load(shape.algorithm, sha);
+    redis_load(ratelimit_scripts[shape.algorithm].text, sha);
 
     bad = 0;
 

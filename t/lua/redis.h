@@ -109,15 +109,15 @@ redis_call(redis_args_t *args)
 /* the name of a script by which it can be called */
 
 static void __attribute__((unused))
-redis_load(const char *text, size_t len, char *sha)
+redis_load(const char *text, char *sha)
 {
-    redis_args_t   args;
     redisReply    *reply;
+    redis_args_t   args;
 
     args.n = 0;
     redis_add(&args, "SCRIPT", 6);
     redis_add(&args, "LOAD", 4);
-    redis_add(&args, text, len);
+    redis_add(&args, text, strlen(text));
 
     reply = redis_call(&args);
 

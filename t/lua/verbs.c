@@ -32,39 +32,20 @@ static void verbs_refund(const ratelimit_shape_t *shape,
 static size_t verbs_size(const ratelimit_shape_t *shape);
 
 
-static const char  verbs_script[] =
-    "local it = acts[string.byte(ARGV[2])](KEYS[1], ARGV[2])\n"
-    "if op == 'r' then\n"
-    "    return 'OK'\n"
-    "end\n"
-    "if op ~= 'look' then\n"
-    "    it[op](it.cost)\n"
-    "end\n"
-    "return it.verdict\n";
+/* the verb is an argument instead of being chosen */
+
+static const char  verbs_chosen[] = "local verb, again, result, before\n";
+static const char  verbs_given[] =
+    "local verb, again, result, before = ARGV[3]\n";
 
 
-#define verbs_algorithm(title)                                                \
-    { .name = title, .look = verbs_look, .charge = verbs_charge,              \
-      .punish = verbs_punish, .refund = verbs_refund, .size = verbs_size }
+#define verbs_algorithm(NAME, title)                                          \
+    &(const ratelimit_algorithm_t) {                                          \
+      .name = #title, .look = verbs_look, .charge = verbs_charge,             \
+      .punish = verbs_punish, .refund = verbs_refund, .size = verbs_size },
 
-
-static const ratelimit_algorithm_t  verbs_algorithms[] = {
-    verbs_algorithm("fixed_window"),
-    verbs_algorithm("sliding_window"),
-    verbs_algorithm("sliding_log"),
-    verbs_algorithm("token_bucket"),
-    verbs_algorithm("leaky_bucket")
-};
-
-
-const ratelimit_algorithm_t *const
-    lua_algorithms[RATELIMIT_ALGORITHMS] =
-{
-    &verbs_algorithms[0],
-    &verbs_algorithms[1],
-    &verbs_algorithms[2],
-    &verbs_algorithms[3],
-    &verbs_algorithms[4]
+const ratelimit_algorithm_t *const  lua_algorithms[RATELIMIT_ALGORITHMS] = {
+    ratelimit_each_algorithm(verbs_algorithm)
 };
 
 
@@ -81,7 +62,7 @@ verbs_ask(const char *verb, const ratelimit_item_t *item,
 
     if (redis == NULL) {
         redis_open(getenv("RATELIMIT_REDIS"));
-        fake_load((1 << RATELIMIT_ALGORITHMS) - 1, verbs_script, sha);
+        fake_load(RATELIMIT_SCRIPT_MIXED, verbs_chosen, verbs_given, sha);
     }
 
     if (*item->state == 0) {
@@ -98,21 +79,24 @@ verbs_ask(const char *verb, const ratelimit_item_t *item,
     redis_add(&args, sha, 40);
     redis_add(&args, "1", 1);
     redis_add(&args, key, strlen(key));
-    redis_add(&args, verb, strlen(verb));
+    redis_add(&args, strcmp(verb, "refund") == 0 ? "r" : "c", 1);
     ratelimit_script_argument(item, args.items[0]);
     redis_add(&args, args.items[0], RATELIMIT_SCRIPT_ARGUMENT);
+    redis_add(&args, verb, strlen(verb));
     redis_add(&args, now, strlen(now));
     redis_add(&args, wall, strlen(wall));
 
     reply = redis_call(&args);
 
-    if (reply->type != REDIS_REPLY_STRING) {
+    if (reply->type == REDIS_REPLY_ERROR) {
         fprintf(stderr, "%s: %s\n", verb, reply->str);
         exit(2);
     }
 
     if (verdict != NULL) {
-        if (reply->len != RATELIMIT_SCRIPT_VERDICT) {
+        if (reply->type != REDIS_REPLY_STRING
+            || reply->len != RATELIMIT_SCRIPT_VERDICT)
+        {
             fprintf(stderr, "%s: %zu bytes\n", verb, (size_t) reply->len);
             exit(2);
         }
@@ -199,7 +183,7 @@ verbs_refund(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     item.cost = cost;
     item.verdict.stamp = stamp;
 
-    verbs_ask("r", &item, clock, NULL);
+    verbs_ask("refund", &item, clock, NULL);
 }
 
 

@@ -73,41 +73,46 @@ script_believed(unsigned field, uint64_t number)
 }
 
 
-/* a script has what it needs and not more */
+/* the text of an algorithm's script has no branch for another algorithm */
 
 static void
 script_texts(void)
 {
-    char      *text, other[32];
-    size_t     len, all;
-    unsigned   i, j, good;
+    char                       branch[32];
+    unsigned                   i, j, good;
+    const ratelimit_script_t  *script;
 
     good = 0;
-    all = ratelimit_script_text((1 << RATELIMIT_ALGORITHMS) - 1, NULL);
 
-    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
-        len = ratelimit_script_text(1 << i, NULL);
+    for (i = 0; i < RATELIMIT_SCRIPTS; i++) {
+        script = &ratelimit_scripts[i];
 
-        text = calloc(1, len + 1);
-        if (text == NULL) {
-            abort();
+        good += (strlen(script->text) == script->len
+                 && strstr(script->text, "--") == NULL);
+
+        for (j = 0; j <= RATELIMIT_ALGORITHMS; j++) {
+            snprintf(branch, sizeof(branch), "if algorithm == %u then\n", j);
+
+            good += ((strstr(script->text, branch) != NULL)
+                     == (i == RATELIMIT_SCRIPT_MIXED
+                         && j < RATELIMIT_ALGORITHMS));
         }
-
-        good += (ratelimit_script_text(1 << i, text) == len
-                 && strlen(text) == len && len < all);
-
-        for (j = 0; j < RATELIMIT_ALGORITHMS; j++) {
-            snprintf(other, sizeof(other), "number = %u\n", j);
-            good += ((strstr(text, other) != NULL) == (i == j));
-        }
-
-        good += (strstr(text, "--") == NULL);
-
-        free(text);
     }
 
-    tap_ok(good == RATELIMIT_ALGORITHMS * (RATELIMIT_ALGORITHMS + 2),
-           "a script has the algorithms that it was asked for");
+    tap_ok(good == RATELIMIT_SCRIPTS * (RATELIMIT_ALGORITHMS + 2),
+           "only the mixed script has a branch for each algorithm");
+
+    good = 0;
+
+    for (i = 1; i < 1 << RATELIMIT_ALGORITHMS; i++) {
+        j = ratelimit_script_select(i);
+
+        good += (i & (i - 1)) ? j == RATELIMIT_SCRIPT_MIXED
+                              : j < RATELIMIT_ALGORITHMS && i == 1U << j;
+    }
+
+    tap_ok(good == (1 << RATELIMIT_ALGORITHMS) - 1,
+           "one algorithm has a script of its own, several have the mixed one");
 }
 
 

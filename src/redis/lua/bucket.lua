@@ -58,7 +58,7 @@ if taken > 0 then
         end
     end
 
-    --- include bucket_bound
+    --- include bucket_clamp
 
     local returned, rest = divide(elapsed, limit, 0, period)
 
@@ -143,7 +143,7 @@ local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
 if cost > 0 or rebase or folded then
     local taken = taken + cost
 
-    --- include bucket_bound
+    --- include bucket_clamp
     --- include bucket_write
 end
 

@@ -1,4 +1,4 @@
--- It expires when all has returned.
+-- The state expires when all that was taken has returned.
 
 local expires = since + divide_up(taken, period, 0, limit)
 local state = pack('<I7I5', since, taken)

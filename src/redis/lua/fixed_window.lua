@@ -3,8 +3,6 @@
 --   7 bytes  end of the window
 --   5 bytes  requests in it
 
-local number = 0
-
 --- load
 
 local cost, limit, period, ceiling = unpack('<I8I8I8I8', argument, 9)

@@ -2,7 +2,7 @@
 -- as many more as the burst allows, which are delayed so that they leave at
 -- the rate, except for the first few that are free.
 
-local number = 4
+--- require divide_up
 
 --- load
 

@@ -1,29 +1,76 @@
--- An algorithm as a function of a key and an argument, which gives back what was
--- charged, or looks and returns what it has found.
+-- Decides limit i and those before it: all limits of a request are one decision.
+-- The limits are looked at from the last to the first; when it is known whether
+-- all of them allow the request, they are charged from the first to the last.
+--
+-- The first round looks and chooses the verb, which is what is done to the
+-- state.  Another round follows if the state was changed after the look.
 
-if op == 'r' then
-    acts[number] = function(key, argument)
+local verb, again, result, before
 
-        --- refunded
+repeat
+    --- section load
+    --- section look
+
+    again = false
+
+    if not verb or verb == 'look' then
+        result = verdict
     end
 
-else
-    acts[number] = function(key, argument)
+    if not verb then
+        admitted = admitted and allowed
 
-        --- looked
+        if i > 1 then
+            --- require decide
 
-        return {
-            allowed = allowed, rebase = rebase, cost = cost, verdict = verdict,
+            admitted, before = decide(i - 1, admitted)
+        end
 
-            charge = function(cost)
+        if admitted then
+            verb = 'charge'
 
-                --- charged
-            end,
+        elseif string.byte(argument, 4) == 1 then
 
-            punish = function(cost)
+            -- this limit counts refused requests, too
 
-                --- punished
-            end
-        }
+            verb = allowed and 'charge' or 'punish'
+
+        elseif rebase then
+
+            -- a state that the clock left in the future must not stay there
+
+            verb = 'rebase'
+        end
+
+        -- if two limits have one state, the second is charged on top of the
+        -- first
+
+        for j = 1, verb and i - 1 or 0 do
+            again = again or KEYS[j] == key
+        end
     end
-end
+
+    if again then
+
+        -- the next round does what this one has chosen
+
+    elseif verb == 'punish' then
+
+        --- section punish
+
+        -- the verdict speaks of the time after this request
+
+        verb, again = 'look', true
+
+    elseif verb == 'charge' or verb == 'rebase' then
+
+        if verb == 'rebase' then
+            cost = 0
+        end
+
+        --- section charge
+    end
+
+until not again
+
+verdicts = before and before .. result or result

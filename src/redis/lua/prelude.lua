@@ -1,19 +1,30 @@
--- What all scripts begin with.  All times are microseconds, all numbers are
--- integers below 2^53.
+-- What every script begins with.  A call is
 --
--- Redis runs a script from its first line on for each call, and makes anew all
--- functions and tables on the way.  So an algorithm is not written as functions
--- but as sections, which are put into a script where they are needed, and find
--- the key of a state and an argument, see ratelimit_script.c, in the variables
--- key and argument:
+--   EVALSHA sha n key... op argument...
 --
---   functions  what the others need, if they need any
+-- where a key names the state of one limit, and the argument of the same number
+-- says its rule (ratelimit_script.c has the format).  The letter op is one of
+--
+--   c  decide: charges all limits if all allow the request, otherwise only
+--      those that count refused requests; returns their verdicts
+--   i  the request was refused elsewhere: charges the limits that count
+--      refused requests; returns OK
+--   r  refund: takes back the charges that have these stamps; returns OK
+--
+-- All numbers are integers below 2^53.
+--
+-- Redis runs a script from its first line for each call, and creates all
+-- functions and tables on the way.  That is why an algorithm is not a set of
+-- functions but of sections, which "embed" puts where a script needs them.  They
+-- find the key and the argument of a limit in the variables key and argument:
+--
+--   (before the first section) functions, if the algorithm has any
 --   load       reads the state
---   look       tells what would happen to the request: allowed, rebase, cost
---              and the verdict
---   charge     counts a cost, whatever look said
---   punish     counts a cost that was refused, if that is not the same
---   refund     gives back, after load, what was charged
+--   look       what would happen to the request: sets allowed, rebase, cost
+--              and verdict
+--   charge     counts the cost, whatever look has found
+--   punish     counts the cost of a refused request; charge if it is missing
+--   refund     after load: takes back a charge
 
 local op = ARGV[1]
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
@@ -21,3 +32,18 @@ local call, pack, unpack = redis.call, struct.pack, struct.unpack
 -- a state that lies further in the future means that the clock was set back
 
 local skew = 1000000
+
+--- include clock
+--- functions
+
+if op == 'r' then
+    local function refund(key, argument)
+        --- algorithms refund
+    end
+
+    for i = 1, #KEYS do
+        refund(KEYS[i], ARGV[i + 1])
+    end
+
+    return redis.status_reply('OK')
+end

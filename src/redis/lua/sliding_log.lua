@@ -13,10 +13,6 @@
 -- The ring grows as it is needed, up to the number that the argument says; a
 -- long one is read and written in pieces.
 
-local number = 2
-
---- functions
-
 local rep, sub, format = string.rep, string.sub, string.format
 
 local function sliding_log_load(key, argument)

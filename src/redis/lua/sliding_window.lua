@@ -13,7 +13,7 @@
 -- Positions inside of a sub-window are measured in units of 1 us / buckets, so
 -- a sub-window has period units.
 
-local number = 1
+--- require divide
 
 --- load
 

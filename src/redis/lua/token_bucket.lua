@@ -1,7 +1,7 @@
 -- A bucket of tokens that is refilled steadily at N in a period; a request
 -- takes as many as it costs, and may wait for them for a while.
 
-local number = 3
+--- require divide_up
 
 --- load
 

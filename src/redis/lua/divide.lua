@@ -1,5 +1,6 @@
--- (a * b + c) / d as quotient and remainder, exact although the product may be
--- far beyond 2^53; a quotient from 2^53 on is near enough
+-- (a * b + c) / d as quotient and remainder.  Exact although the product may be
+-- far beyond 2^53, as long as the quotient is below 2^53; a larger quotient is
+-- rounded, and has no remainder.
 
 local function divide(a, b, c, d)
     local p = a * b + c
@@ -17,8 +18,8 @@ local function divide(a, b, c, d)
 
     q = q - q % 1
 
-    -- the quotient may be wrong by a few, the remainder tells by how many: it
-    -- is made of halves of 26 bits
+    -- The quotient may be wrong by a few.  The exact remainder, computed in
+    -- halves of 26 bits, shows by how many.
 
     local a0, b0 = a % 67108864, b % 67108864
     local q0, d0 = q % 67108864, d % 67108864
@@ -40,12 +41,4 @@ local function divide(a, b, c, d)
     end
 
     return q, r
-end
-
---- up
-
-local function divide_up(a, b, c, d)
-    local q, r = divide(a, b, c, d)
-
-    return (r > 0) and q + 1 or q
 end

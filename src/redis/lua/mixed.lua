@@ -1,0 +1,8 @@
+-- The script for limits of different algorithms.
+
+--- include prelude
+--- require decide
+
+local _, verdicts = decide(#KEYS, op == 'c')
+
+--- include reply

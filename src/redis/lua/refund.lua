@@ -1,0 +1,2 @@
+--- section load
+--- section refund
