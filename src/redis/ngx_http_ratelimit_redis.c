@@ -31,7 +31,7 @@ static ngx_int_t ngx_http_ratelimit_redis_verdicts(
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
-    ngx_http_ratelimit_denied,
+    ngx_http_ratelimit_redis_deny_cache_find,
     ngx_http_ratelimit_redis_check,
     ngx_http_ratelimit_redis_cancel,
     ngx_http_ratelimit_redis_refund,
@@ -82,7 +82,7 @@ static void
 ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
 {
     ngx_http_ratelimit_twin_refund(q);
-    ngx_http_ratelimit_denied_forget(q);
+    ngx_http_ratelimit_redis_deny_cache_forget(q);
 
     (void) ngx_http_ratelimit_redis_ask(q->subjects[0].use->zone->redis, q,
                                         RATELIMIT_SCRIPT_REFUND);
@@ -329,7 +329,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
         ngx_http_ratelimit_twin_charge(q);
 
         if (!q->allowed) {
-            ngx_http_ratelimit_denied_remember(q, age);
+            ngx_http_ratelimit_redis_deny_cache_add(q, age);
         }
     }
 

@@ -11,6 +11,7 @@
 
 #include "store/ngx_http_ratelimit_shm.h"
 #include "redis/ratelimit_breaker.h"
+#include "redis/ratelimit_deny_cache.h"
 #include "redis/ratelimit_script.h"
 
 
@@ -243,18 +244,19 @@ void ngx_http_ratelimit_twin_charge(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_twin_refund(ngx_http_ratelimit_query_t *q);
 
 
-/* ngx_http_ratelimit_denied.c: who is known to be refused, until when */
+/* ngx_http_ratelimit_redis_deny_cache.c */
 
-ngx_int_t ngx_http_ratelimit_denied_declare(ngx_conf_t *cf,
+ngx_int_t ngx_http_ratelimit_redis_deny_cache_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, void *tag);
 
-/* whether a limit of the query is known to refuse; then all verdicts are set */
-ngx_uint_t ngx_http_ratelimit_denied(ngx_http_ratelimit_query_t *q);
+/* whether a limit of the query is known to refuse: then all verdicts are set */
+ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find(
+    ngx_http_ratelimit_query_t *q);
 
-/* remembers who was refused, at the earliest so long ago */
-void ngx_http_ratelimit_denied_remember(ngx_http_ratelimit_query_t *q,
+/* Redis has refused the query, at most "age" milliseconds ago */
+void ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
     ngx_msec_t age);
-void ngx_http_ratelimit_denied_forget(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_ */

@@ -62,7 +62,7 @@ ngx_http_ratelimit_redis_bind(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
     zone->store = &ngx_http_ratelimit_redis_store;
     zone->twin |= (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL);
 
-    return ngx_http_ratelimit_denied_declare(cf, zone, tag);
+    return ngx_http_ratelimit_redis_deny_cache_declare(cf, zone, tag);
 }
 
 

@@ -156,9 +156,7 @@ struct ngx_http_ratelimit_zone_s {
     ngx_shm_zone_t                 *shm_zone;
     ngx_shm_zone_t                 *lifelines;
     ratelimit_table_t              *table;
-    ngx_shm_zone_t                 *denied_shm_zone;
-    ratelimit_table_t              *denied;    /* of Redis: who is refused */
-    uint64_t                        denied_by; /* this configuration */
+    struct ratelimit_deny_cache_s  *deny_cache;  /* of Redis' refusals */
     ngx_http_ratelimit_zone_t      *former;    /* before the reload */
     ngx_pool_t                     *pool;
     ngx_str_t                       file;      /* where it was declared */

@@ -1,0 +1,275 @@
+
+/*
+ * The deny cache of a zone in Redis: what Redis has refused is refused from
+ * shared memory until the time that Redis gave, and never for longer.
+ *
+ * A refusal is that of one key by one limit at one cost.  Where charges may be
+ * refunded it is believed for a second or two only.  A reload forgets all, as
+ * an operator may have removed the counter.  Limits that count refused
+ * requests are not cached: Redis has to see each request.
+ */
+
+
+#include "redis/ngx_http_ratelimit_redis.h"
+
+
+static ngx_int_t ngx_http_ratelimit_redis_deny_cache_init(
+    ngx_shm_zone_t *shm_zone, void *data);
+static ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find_item(
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint64_t now);
+static void ngx_http_ratelimit_redis_deny_cache_add_item(
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint64_t now, ngx_msec_t age);
+static uint64_t ngx_http_ratelimit_redis_deny_cache_limit(
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i);
+static uint64_t ngx_http_ratelimit_redis_deny_cache_now(void);
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_deny_cache_declare(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, void *tag)
+{
+    size_t           size;
+    ngx_str_t        name;
+    ngx_shm_zone_t  *shm_zone;
+
+    /* a zone that moves to another Redis starts with an empty cache */
+
+    name.len = sizeof("ratelimit:deny_cache::") - 1 + zone->redis->name.len
+               + zone->name.len;
+    name.data = ngx_pnalloc(cf->pool, name.len);
+    if (name.data == NULL) {
+        return NGX_ERROR;
+    }
+
+    (void) ngx_sprintf(name.data, "ratelimit:deny_cache:%V:%V",
+                       &zone->redis->name, &zone->name);
+
+    size = ngx_max(zone->shm_zone->shm.size / 8, 32 * ngx_pagesize);
+
+    shm_zone = ngx_shared_memory_add(cf, &name, size, tag);
+    if (shm_zone == NULL) {
+        return NGX_ERROR;
+    }
+
+    shm_zone->init = ngx_http_ratelimit_redis_deny_cache_init;
+    shm_zone->data = zone;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_deny_cache_init(ngx_shm_zone_t *shm_zone, void *data)
+{
+    ngx_http_ratelimit_zone_t  *zone;
+
+    static uint32_t  generation;
+
+    zone = shm_zone->data;
+
+    if (data == NULL && !shm_zone->shm.exists) {
+        ngx_http_ratelimit_shm_clear(shm_zone);
+    }
+
+    zone->deny_cache = ngx_palloc(zone->pool, sizeof(ratelimit_deny_cache_t));
+    if (zone->deny_cache == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (!ratelimit_deny_cache_init(zone->deny_cache,
+                                   shm_zone->shm.addr + ngx_pagesize,
+                                   shm_zone->shm.size - ngx_pagesize,
+                                   zone->lifelines->data, ++generation))
+    {
+        ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
+                      "deny cache of ratelimit zone \"%V\" is too small",
+                      &zone->name);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
+{
+    uint64_t                     now;
+    ngx_uint_t                   i, refused;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return 0;
+    }
+
+    for (i = 0; i < q->n; i++) {
+        if (q->items[i].insist) {
+            return 0;
+        }
+    }
+
+    refused = 0;
+    now = ngx_http_ratelimit_redis_deny_cache_now();
+
+    for (i = 0; i < q->n; i++) {
+        refused += ngx_http_ratelimit_redis_deny_cache_find_item(q, i, now);
+    }
+
+    if (refused) {
+        redis = q->subjects[0].use->zone->redis;
+        ngx_atomic_fetch_add(&redis->shared->denied, 1);
+    }
+
+    return refused;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_deny_cache_find_item(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i, uint64_t now)
+{
+    ratelimit_item_t        *item;
+    ratelimit_verdict_t     *verdict;
+    ratelimit_deny_entry_t   entry;
+
+    item = &q->items[i];
+    verdict = &item->verdict;
+
+    ngx_memzero(verdict, sizeof(ratelimit_verdict_t));
+
+    verdict->limit = item->rule->capacity;
+
+    if (item->cost == 0
+        || !ratelimit_deny_cache_find(q->subjects[i].use->zone->deny_cache,
+                             q->places[i].hash.lo,
+                             ngx_http_ratelimit_redis_deny_cache_limit(q, i),
+                             now, &entry))
+    {
+        verdict->remaining = NGX_HTTP_RATELIMIT_UNASKED;
+        verdict->allowed = 1;
+        return 0;
+    }
+
+    verdict->remaining = entry.remaining;
+    verdict->retry_after = entry.retry - now;
+    verdict->reset_after = entry.reset - now;
+    verdict->excess = (item->cost - verdict->remaining) * 1000;
+
+    return 1;
+}
+
+
+void
+ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
+    ngx_msec_t age)
+{
+    uint64_t    now;
+    ngx_uint_t  i;
+
+    /* an entry ends up to a second before the refusal, which covers the age */
+
+    if (ngx_http_ratelimit_self == 0 || age >= 999) {
+        return;
+    }
+
+    now = ngx_http_ratelimit_redis_deny_cache_now();
+
+    for (i = 0; i < q->n; i++) {
+
+        if (!q->items[i].verdict.allowed && !q->items[i].insist) {
+            ngx_http_ratelimit_redis_deny_cache_add_item(q, i, now, age);
+        }
+    }
+}
+
+
+/*
+ * In the last second of a refusal Redis is asked; of a shorter refusal the age
+ * of the reply is taken off.  The client is never told a time that is too
+ * short: retry is rounded up to the next millisecond, and what lies between it
+ * and reset to whole seconds.
+ */
+
+static void
+ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i, uint64_t now, ngx_msec_t age)
+{
+    uint64_t                 retry, valid, rest;
+    ratelimit_verdict_t     *verdict;
+    ratelimit_deny_entry_t   entry;
+
+    verdict = &q->items[i].verdict;
+    retry = verdict->retry_after / 1000;
+
+    if (retry < 1000) {
+        retry = (retry > age) ? retry - age : 0;
+        valid = retry;
+
+    } else {
+        retry++;
+        valid = retry - 1000;
+
+        if (valid >= 2000 && !q->subjects[i].use->lasting) {
+            valid = retry % 1000 + 1000;
+        }
+    }
+
+    if (valid == 0 || verdict->remaining > UINT32_MAX) {
+        return;
+    }
+
+    /* a cost that is never allowed may find the limit whole before */
+
+    rest = 0;
+
+    if (verdict->reset_after > verdict->retry_after) {
+        rest = verdict->reset_after - verdict->retry_after
+               + RATELIMIT_SECOND - 1;
+        rest -= rest % RATELIMIT_SECOND;
+    }
+
+    entry.key = q->places[i].hash.lo;
+    entry.limit = ngx_http_ratelimit_redis_deny_cache_limit(q, i);
+    entry.until = now + valid * 1000;
+    entry.retry = now + retry * 1000;
+    entry.reset = entry.retry + rest;
+    entry.remaining = (uint32_t) verdict->remaining;
+
+    ratelimit_deny_cache_add(q->subjects[i].use->zone->deny_cache, &entry, now,
+                             ngx_http_ratelimit_self);
+}
+
+
+/* after a refund the key may be allowed, at whatever cost */
+
+void
+ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t  i;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return;
+    }
+
+    for (i = 0; i < q->n; i++) {
+        ratelimit_deny_cache_forget(q->subjects[i].use->zone->deny_cache,
+                                    q->places[i].hash.lo,
+                                    ngx_http_ratelimit_self);
+    }
+}
+
+
+static uint64_t
+ngx_http_ratelimit_redis_deny_cache_limit(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i)
+{
+    return ratelimit_deny_cache_limit(&q->subjects[i].use->hasher.secret,
+                                      q->items[i].rule, q->items[i].cost);
+}
+
+
+static uint64_t
+ngx_http_ratelimit_redis_deny_cache_now(void)
+{
+    return (uint64_t) ngx_current_msec * 1000;
+}
