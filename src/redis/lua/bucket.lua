@@ -1,15 +1,18 @@
--- What both buckets share: since a time at which the bucket was whole some
--- requests were taken from it, and N of them return in each period.
+-- What both buckets share: some requests were taken from the bucket since a
+-- time at which it was whole, and N of them return in each period.
 --
 --   7 bytes  since
 --   5 bytes  taken
 --
--- The exact level of a bucket is a fraction with the period as denominator: so
--- many requests are used, and a part of one more.
+-- The exact level of a bucket is a fraction with the period as denominator:
+-- "used" whole requests, and a "part" of one more.
 --
--- A cost that finds no room is allowed and delayed if there will be room within
--- so long a wait; what is free, if that is told, delays all others.  What is
--- taken above so many requests is excess.
+-- The algorithm sets three parameters before this text:
+--
+--   wait   a request that finds no room is allowed, and delayed, if there will
+--          be room within this time
+--   free   if not nil, requests above so many are delayed
+--   above  requests above so many are excess; capacity if nil
 
 local cost, limit, period, ceiling, capacity = unpack('<I8I8I8I8I8', argument,
                                                       9)
@@ -35,14 +38,14 @@ if taken > 0 then
         lead = since - now
 
     else
-        -- the clock was set back: all that was taken was taken now
+        -- the clock was set back: all that was taken counts from now on
         since = now
         rebase = true
     end
 
-    -- Whole periods, all but the last one, are settled: since moves forward,
+    -- All whole periods but the last one are folded: since moves forward, and
     -- what they returned is no longer taken.  A charge of the last period can
-    -- still be given back.
+    -- still be refunded.
 
     if elapsed >= 2 * period then
         local periods = (elapsed - elapsed % period) / period - 1
@@ -73,7 +76,7 @@ if used < 0 or (used == 0 and part == 0) then
     used, part, since, taken, folded = 0, 0, now, 0, false
 end
 
--- the time until the bucket is whole, and with the cost
+-- the time until the bucket is whole, without the cost
 
 local whole = lead + divide_up(used, period, part, limit)
 local allowed, delay, retry = true, 0, 0
@@ -115,11 +118,11 @@ if after >= above then
     end
 end
 
--- a request that has not returned altogether is a used one
+-- a request that has returned in part still counts as used
 
 counted = (part > 0) and counted + 1 or counted
 
--- who waits for a token of a hard limit does not go above it
+-- a request that is delayed until a hard limit has a token is not above it
 
 if allowed and counted > capacity
    and (free or delay == 0 or ceiling > capacity)
@@ -149,7 +152,7 @@ end
 
 --- punish
 
--- What had dripped back since the last request is taken again, no more.
+-- Takes again what has returned since the last request, and no more.
 
 if cost > 0 and used < ceiling then
     since, taken, folded = now + lead, ceiling, true
@@ -162,9 +165,9 @@ end
 
 --- refund
 
--- What has dripped back meanwhile would have been lost had the charge not been
--- there: all that dripped after the bucket would have been whole, which is
--- what the stamp says.  That much is not given back a second time.
+-- The stamp is the time at which the bucket would have been whole without the
+-- charge.  What has returned since that time would have been lost without the
+-- charge, so it is not refunded a second time.
 
 local stamp = unpack('<I8', argument, 65)
 

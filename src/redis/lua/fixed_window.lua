@@ -22,7 +22,7 @@ if finish <= now then
     opens = true
 
 elseif finish - now > period + skew then
-    -- the clock was set back: the count stays, the end would be too far
+    -- the clock was set back: the count stays, but its window ends earlier
     finish = now + period - wall % period
     opens, rebase = true, count > 0
 end
@@ -70,6 +70,6 @@ if finish == stamp and count > cost then
     call('SET', key, pack('<I7I5', finish, count - cost), 'KEEPTTL')
 
 elseif finish == stamp then
-    -- nothing is a state never seen
+    -- a count of zero equals a state never seen
     call('DEL', key)
 end

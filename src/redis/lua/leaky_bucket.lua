@@ -1,6 +1,6 @@
--- The arithmetic of limit_req: one request is under way and may be followed by
--- as many more as the burst allows, which are delayed so that they leave at
--- the rate, except for the first few that are free.
+-- The arithmetic of limit_req: one request is in progress, and as many more as
+-- the burst allows may follow it.  They are delayed so that they pass at the
+-- rate, except for the first few, which are free.
 
 --- require divide_up
 

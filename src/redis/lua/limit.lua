@@ -1,6 +1,7 @@
--- Decides limit i and those before it: all limits of a request are one decision.
--- The limits are looked at from the last to the first; when it is known whether
--- all of them allow the request, they are charged from the first to the last.
+-- Decides limit i and those before it: all limits of a request are one
+-- decision.  The limits are looked at from the last to the first; when it is
+-- known whether all of them allow the request, they are charged from the first
+-- to the last.
 --
 -- The first round looks and chooses the verb, which is what is done to the
 -- state.  Another round follows if the state was changed after the look.

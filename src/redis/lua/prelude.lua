@@ -15,16 +15,18 @@
 --
 -- Redis runs a script from its first line for each call, and creates all
 -- functions and tables on the way.  That is why an algorithm is not a set of
--- functions but of sections, which "embed" puts where a script needs them.  They
--- find the key and the argument of a limit in the variables key and argument:
+-- functions but of sections, which "embed" puts where a script needs them.
+-- They find the key and the argument of a limit in the variables key and
+-- argument:
 --
---   (before the first section) functions, if the algorithm has any
---   load       reads the state
---   look       what would happen to the request: sets allowed, rebase, cost
---              and verdict
---   charge     counts the cost, whatever look has found
---   punish     counts the cost of a refused request; charge if it is missing
---   refund     after load: takes back a charge
+--   load    reads the state
+--   look    what would happen to the request: sets allowed, rebase, cost and
+--           verdict
+--   charge  counts the cost, whatever look has found
+--   punish  counts the cost of a refused request; if missing, it is charge
+--   refund  after load: takes back a charge
+--
+-- Functions that an algorithm cannot do without are before its sections.
 
 local op = ARGV[1]
 local call, pack, unpack = redis.call, struct.pack, struct.unpack

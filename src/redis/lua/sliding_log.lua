@@ -1,17 +1,18 @@
 -- The times of the newest admitted requests in a ring: exact.
 --
---   7 bytes  reference time, not before any other
---   4 bytes  head: where the next time goes; the highest bit says that times
+--   7 bytes  reference time, which no other time exceeds
+--   4 bytes  head: the place of the next time; the highest bit is set if times
 --            were overwritten that a ring of full size would still have
---   4 bytes  how many times there are
+--   4 bytes  number of times
 --   then     the places of the ring, 5 bytes each
 --
--- A time is kept as the low 40 bits of a count of ticks, and read as an age:
--- how many ticks it lies before the reference.  A tick is 1 us, for periods
--- that are too long for it 1 ms, rounded up: a time is never kept too early.
+-- A time is stored as the low 40 bits of a count of ticks, and read as an age:
+-- the number of ticks from it to the reference.  A tick is 1 us, or 1 ms for
+-- periods that are too long for that.  Times are rounded up to a tick, so that
+-- no request leaves the period too early.
 --
--- The ring grows as it is needed, up to the number that the argument says; a
--- long one is read and written in pieces.
+-- The ring grows on demand, up to the size in the argument; a long one is read
+-- and written in pieces.
 
 local rep, sub, format = string.rep, string.sub, string.format
 
@@ -57,29 +58,30 @@ local function sliding_log_load(key, argument)
     }
 end
 
--- the age of the i'th last time
+-- the age of the i'th newest time
 
-local function sliding_log_age(it, i)
-    local place = it.head - i
-    local at = 15 + ((place < 0) and place + it.places or place) * 5
+local function sliding_log_age(log, i)
+    local place = log.head - i
+    local at = 15 + ((place < 0) and place + log.places or place) * 5
     local ticks
 
-    if it.state then
-        ticks = unpack('<I5', it.state, at + 1)
+    if log.state then
+        ticks = unpack('<I5', log.state, at + 1)
     else
-        ticks = unpack('<I5', call('GETRANGE', it.key, format('%d', at),
+        ticks = unpack('<I5', call('GETRANGE', log.key, format('%d', at),
                                    format('%d', at + 4)))
     end
 
-    return (it.base - ticks) % 1099511627776
+    return (log.base - ticks) % 1099511627776
 end
 
--- how many times are younger than that; ages grow from the last one on
+-- the number of times that are younger than this age: a binary search, as ages
+-- increase from the newest time on
 
-local function sliding_log_younger(it, age)
-    local low, high = 0, it.n
+local function sliding_log_younger(log, age)
+    local low, high = 0, log.n
 
-    if high == 0 or sliding_log_age(it, high) < age then
+    if high == 0 or sliding_log_age(log, high) < age then
         return high
     end
 
@@ -87,7 +89,7 @@ local function sliding_log_younger(it, age)
         local middle = low + high
         middle = (middle - middle % 2) / 2
 
-        if sliding_log_age(it, middle) < age then
+        if sliding_log_age(log, middle) < age then
             low = middle
         else
             high = middle
@@ -97,7 +99,7 @@ local function sliding_log_younger(it, age)
     return low
 end
 
--- up to a whole tick
+-- rounds up to a whole tick
 
 local function sliding_log_round(time, tick)
     local part = time % tick
@@ -105,19 +107,19 @@ local function sliding_log_round(time, tick)
     return (part > 0) and time - part + tick or time
 end
 
--- the bytes of the times from the i'th last to the j'th last
+-- the bytes of the times from the i'th newest to the j'th newest, i >= j
 
-local function sliding_log_slice(it, i, j)
+local function sliding_log_slice(log, i, j)
     if i < j then
         return ''
     end
 
-    if not it.state then
-        it.state = call('GET', it.key)
+    if not log.state then
+        log.state = call('GET', log.key)
     end
 
-    local state, places = it.state, it.places
-    local first, last = it.head - i, it.head - j
+    local state, places = log.state, log.places
+    local first, last = log.head - i, log.head - j
 
     if last < 0 then
         first, last = first + places, last + places
@@ -133,62 +135,62 @@ end
 
 -- the first bytes of a state
 
-local function sliding_log_head(it, head, n)
-    if it.lossy and n < it.ring then
+local function sliding_log_header(log, head, n)
+    if log.lossy and n < log.ring then
         head = head + 2147483648
     end
 
-    return pack('<I7I4I4', it.time, head, n)
+    return pack('<I7I4I4', log.time, head, n)
 end
 
--- all anew, in a ring that has room for some more; if the rule has none for
--- all times, without the oldest
+-- Writes the whole state, with a ring that has room for some more times.  If
+-- that would exceed the full size, the oldest times are dropped.
 
-local function sliding_log_rewrite(it, times, added, expires)
+local function sliding_log_rewrite(log, times, added, expires)
     local n = #times / 5
     local need = n + #added / 5
     local places = n + (n - n % 4) / 4 + 3
 
     places = (places > need) and places or need
-    places = (places < it.ring) and places or it.ring
+    places = (places < log.ring) and places or log.ring
 
     if need > places then
         times = sub(times, (need - places) * 5 + 1)
         need = places
     end
 
-    local key = it.key
-    local state = sliding_log_head(it, need % places, need) .. times .. added
+    local key = log.key
+    local state = sliding_log_header(log, need % places, need) .. times .. added
                   .. rep('\0', (places - need) * 5)
 
     --- include write
 end
 
--- the clock was set back: all times move with it
+-- the clock was set back: all times are moved back with it
 
-local function sliding_log_rebase(it, added, expires)
-    local times, base = {}, it.time / it.tick
+local function sliding_log_rebase(log, added, expires)
+    local times, base = {}, log.time / log.tick
 
-    it.n = sliding_log_younger(it, 549755813888)
+    log.n = sliding_log_younger(log, 549755813888)
 
-    for i = it.n, 1, -1 do
-        times[it.n - i + 1] = pack('<I5', base - sliding_log_age(it, i))
+    for i = log.n, 1, -1 do
+        times[log.n - i + 1] = pack('<I5', base - sliding_log_age(log, i))
     end
 
-    it.time = sliding_log_round((it.time > now) and it.time or now, it.tick)
+    log.time = sliding_log_round((log.time > now) and log.time or now, log.tick)
 
-    sliding_log_rewrite(it, table.concat(times), added, expires)
+    sliding_log_rewrite(log, table.concat(times), added, expires)
 end
 
-local function sliding_log_charge(it, key, cost)
-    local tick, period, ring = it.tick, it.period, it.ring
-    local head, places = it.head, it.places
+local function sliding_log_charge(log, key, cost)
+    local tick, period, ring = log.tick, log.period, log.ring
+    local head, places = log.head, log.places
 
     if cost == 0 then
 
-        if it.rebase then
-            sliding_log_rebase(it, '', it.time + period
-                                       - sliding_log_age(it, 1) * tick)
+        if log.rebase then
+            sliding_log_rebase(log, '', log.time + period
+                                        - sliding_log_age(log, 1) * tick)
         end
 
         return
@@ -196,36 +198,37 @@ local function sliding_log_charge(it, key, cost)
 
     cost = (cost < ring) and cost or ring
 
-    local time = sliding_log_round((it.time > now) and it.time or now, tick)
-    local step = time / tick - it.base
+    local time = sliding_log_round((log.time > now) and log.time or now, tick)
+    local step = time / tick - log.base
     local added = pack('<I5', time / tick)
 
     added = (cost == 1) and added or rep(added, cost)
 
-    if it.rebase then
-        return sliding_log_rebase(it, added, time + period)
+    if log.rebase then
+        return sliding_log_rebase(log, added, time + period)
     end
 
-    it.time = time
+    log.time = time
 
-    -- forget what would be too old to be told apart with this reference
+    -- ages are below 2^39: times that are older than that are dropped
 
-    if it.n > 0 and step + sliding_log_age(it, it.n) >= 549755813888 then
-        it.n = sliding_log_younger(it, (step < 549755813888)
-                                       and 549755813888 - step or 0)
-        it.lossy = false
+    if log.n > 0 and step + sliding_log_age(log, log.n) >= 549755813888 then
+        log.n = sliding_log_younger(log, (step < 549755813888)
+                                         and 549755813888 - step or 0)
+        log.lossy = false
     end
 
-    -- there is room, if only at the places of times that count no more
+    -- the ring is written again, larger, unless there is room, if only at the
+    -- places of times that have left the period
 
-    local n, room = it.n + cost, places - head
+    local n, room = log.n + cost, places - head
 
     if cost > places
        or (n > places and places < ring
-           and (step + sliding_log_age(it, places - cost + 1) - 2) * tick
+           and (step + sliding_log_age(log, places - cost + 1) - 2) * tick
                < period + skew)
     then
-        return sliding_log_rewrite(it, sliding_log_slice(it, it.n, 1), added,
+        return sliding_log_rewrite(log, sliding_log_slice(log, log.n, 1), added,
                                    time + period)
     end
 
@@ -239,36 +242,37 @@ local function sliding_log_charge(it, key, cost)
 
     if n > places then
         n = places
-        it.lossy = it.lossy or places < ring
+        log.lossy = log.lossy or places < ring
     end
 
     call('SETRANGE', key, '0',
-         sliding_log_head(it, (head + cost) % places, (n < ring) and n or ring))
+         sliding_log_header(log, (head + cost) % places,
+                            (n < ring) and n or ring))
     call('PEXPIREAT', key, format('%d', (time + period + 999) / 1000))
 end
 
 --- load
 
-local it = sliding_log_load(key, argument)
+local log = sliding_log_load(key, argument)
 
 --- look
 
 local cost, limit, period, ceiling = unpack('<I8I8I8I8', argument, 9)
-local time, tick = it.time, it.tick
+local time, tick = log.time, log.tick
 local used, reset, retry = 0, 0, 0
 
 if time - now > skew then
     time = sliding_log_round(now, tick)
-    it.time = time
-    it.rebase = true
+    log.time = time
+    log.rebase = true
 end
 
--- times that lie so far before the reference have left the period
+-- times of this age, counted from the reference, have left the period
 
 local span = time + period - now
 
-if it.n > 0 and span > 0 then
-    used = sliding_log_younger(it, sliding_log_round(span, tick) / tick)
+if log.n > 0 and span > 0 then
+    used = sliding_log_younger(log, sliding_log_round(span, tick) / tick)
 end
 
 local stamp = sliding_log_round((time > now) and time or now, tick)
@@ -279,37 +283,37 @@ if allowed and cost > 0 then
     reset = stamp + period - now
 
 elseif used > 0 then
-    reset = span - sliding_log_age(it, 1) * tick
+    reset = span - sliding_log_age(log, 1) * tick
 end
 
 if not allowed then
     retry = period
 
-    -- the one that has to leave
+    -- until the request leaves that makes room for this one
 
     if cost <= ceiling then
-        retry = span - sliding_log_age(it, ceiling - cost + 1) * tick
+        retry = span - sliding_log_age(log, ceiling - cost + 1) * tick
     end
 end
 
-local rebase = it.rebase
+local rebase = log.rebase
 local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
                      remaining, (reset > 0) and reset or 0,
                      (retry > 0 or allowed) and retry or 1, 0, excess, stamp)
 
 --- charge
 
-sliding_log_charge(it, key, cost)
+sliding_log_charge(log, key, cost)
 
 --- refund
 
-local stamp = sliding_log_round((unpack('<I8', argument, 65)), it.tick)
-local age = (it.base - stamp / it.tick) % 1099511627776
-local later = sliding_log_younger(it, age)
+local stamp = sliding_log_round((unpack('<I8', argument, 65)), log.tick)
+local age = (log.base - stamp / log.tick) % 1099511627776
+local later = sliding_log_younger(log, age)
 local found = 0
 
-while found < it.cost and later + found < it.n
-      and sliding_log_age(it, later + found + 1) == age
+while found < log.cost and later + found < log.n
+      and sliding_log_age(log, later + found + 1) == age
 do
     found = found + 1
 end
@@ -318,21 +322,22 @@ if found == 0 then
     return
 end
 
-local times = sliding_log_slice(it, it.n, later + found + 1)
-              .. sliding_log_slice(it, later, 1)
+local times = sliding_log_slice(log, log.n, later + found + 1)
+              .. sliding_log_slice(log, later, 1)
 
-if times == '' and not it.lossy then
+if times == '' and not log.lossy then
     call('DEL', key)
     return
 end
 
--- in the place of all that were overwritten: one that counts no more
+-- The state has to stay because it says that times were overwritten.  It gets
+-- one time, which has left the period.
 
 if times == '' then
-    times = pack('<I5', it.base - 549755813887)
+    times = pack('<I5', log.base - 549755813887)
 end
 
 local n = #times / 5
 
-call('SET', key, sliding_log_head(it, n % it.places, n) .. times
-                 .. rep('\0', (it.places - n) * 5), 'KEEPTTL')
+call('SET', key, sliding_log_header(log, n % log.places, n) .. times
+                 .. rep('\0', (log.places - n) * 5), 'KEEPTTL')

@@ -1,17 +1,16 @@
--- A period is cut into sub-windows, on a grid of steps of period / buckets.
--- Counted are the requests of the newest "buckets" sub-windows, and of the one
--- before them the share that is still inside the period, rounded up.
+-- A period is cut into sub-windows, each of period / buckets.  Counted are the
+-- requests of the newest "buckets" sub-windows, and of the one before them the
+-- share that is still inside the period, rounded up.
 --
 --   5 bytes  index of the newest sub-window, modulo 2^40; with buckets=1 there
 --            are 4 bytes, modulo 2^32
 --   5 bytes  sum of the counters in the ring, not with buckets=1
 --   then     counters of 2 or 4 bytes: that of the newest sub-window, which is
---            all that changes as long as it is the newest; then the ring of
---            those before it, where that of sub-window i stands at i modulo
---            buckets
+--            the only one that changes while that is the newest; then the ring
+--            of those before it, where sub-window i is at i modulo buckets
 --
--- Positions inside of a sub-window are measured in units of 1 us / buckets, so
--- a sub-window has period units.
+-- Positions inside a sub-window are measured in units of 1 us / buckets: a
+-- sub-window has period units.
 
 --- require divide
 
@@ -39,7 +38,7 @@ if state and not same then
 
     if #state == start + (buckets + 1) * (6 - width) then
 
-        -- counters of another width, of a rule that was changed
+        -- the rule was changed since, and its counters had another width
 
         local most = (width == 2) and 65535 or 4294967295
         local counts = { unpack(string.rep((width == 2) and '<I4' or '<I2',
@@ -71,7 +70,8 @@ if state then
         range = 4294967296
     end
 
-    -- an index of which only the low bits are known is near to the current one
+    -- only the low bits of the index are stored: it is the one that is nearest
+    -- to the current index
 
     local behind = (index - low) % range
 
@@ -80,8 +80,8 @@ end
 
 --- look
 
--- unless it is still the same, the state becomes that of the current sub-window,
--- without what stands before the ring
+-- If the newest sub-window is not the current one, the state becomes that of
+-- the current one, and begins with the ring.
 
 local ahead, rebase = -elapsed, false
 
@@ -92,12 +92,13 @@ if newest > index then
         ahead, index, elapsed = later, newest, 0
 
     else
-        -- the clock was set back: what is newest there becomes current
+        -- the clock was set back: the newest sub-window becomes the current
+        -- one, and the ring is rotated accordingly
 
-        local turn = ring + (newest - index) % buckets * width
+        local cut = ring + (newest - index) % buckets * width
 
-        state = string.sub(state, turn + 1)
-                .. string.sub(state, ring + 1, turn)
+        state = string.sub(state, cut + 1)
+                .. string.sub(state, ring + 1, cut)
         same, rebase, ring = false, true, 0
     end
 
@@ -107,7 +108,8 @@ elseif not state or index - newest > buckets then
 
 elseif newest < index then
 
-    -- the newest goes to the ring, where others have left meanwhile
+    -- the newest counter goes to the ring, and the sub-windows that have left
+    -- the period are cleared
 
     local sub, rep = string.sub, string.rep
     local gap, place = index - newest, newest % buckets
@@ -154,7 +156,7 @@ if not allowed or cost == 0 then
     local counts = { unpack(string.rep(kind, buckets), state, ring + 1) }
     local back = 0
 
-    -- how long the newest request that counts still does
+    -- reset: until the newest request that counts has left the period
 
     if count == 0 then
         repeat
@@ -171,8 +173,9 @@ if not allowed or cost == 0 then
 
     elseif not allowed then
 
-        -- when there is no more used than room: looks into the sub-windows to
-        -- come, in each of which the share of the oldest one falls steadily
+        -- retry: until no more than "room" is used.  Goes through the coming
+        -- sub-windows, in each of which the share of the oldest one decreases
+        -- steadily.
 
         local room, full = ceiling - cost, count + sum - old
         local wait, back = ahead, buckets
@@ -207,7 +210,7 @@ if cost > 0 or rebase then
     more = (more < most) and more or most
 
     if same then
-        -- in the same sub-window it lasts as long as before
+        -- in the same sub-window the expiry stays
         call('SETRANGE', key, (buckets == 1) and '4' or '10', pack(kind, more))
 
     else
@@ -242,7 +245,7 @@ else
 end
 
 if count + sum == 0 then
-    -- all zeros are a state never seen
+    -- all zeros equal a state never seen
     call('DEL', key)
     return
 end

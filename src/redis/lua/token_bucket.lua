@@ -1,5 +1,5 @@
--- A bucket of tokens that is refilled steadily at N in a period; a request
--- takes as many as it costs, and may wait for them for a while.
+-- A bucket of tokens that is refilled steadily at N in a period.  A request
+-- takes as many tokens as it costs, and may be delayed until they are there.
 
 --- require divide_up
 
