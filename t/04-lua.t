@@ -4,7 +4,7 @@
 # t/vectors/, on random requests with a clock that is set by hand, and with
 # Redis' own clock, where states expire.  All in a real Redis.
 #
-# The environment's SEED has a random run again, STEPS makes it longer.
+# SEED in the environment repeats a random run, STEPS makes it longer.
 
 use strict;
 use warnings;
@@ -24,7 +24,8 @@ my $seed = $ENV{SEED} || 20;
 my @flags = (qw(-std=gnu99 -g -O1 -Wall -Wextra -Werror -Isrc -It/lua -It/unit),
              "-I$out");
 
-# a change of a script that must be noticed: by whom, what, and what instead
+# changes of a script that must be noticed: the script, what is replaced, and by
+# what
 
 my @mutations = (
     [fixed_window => 'finish - now > period + skew', 'finish - now > period'],
@@ -111,7 +112,7 @@ sub mutant {
 }
 
 
-# vectors is that of t/unit/, with the scripts in the place of the core
+# the program "vectors" is that of t/unit/, with the scripts instead of the core
 
 sub build {
     my @core = (glob('src/core/*.c'), 'src/redis/ratelimit_script.c');

@@ -1,11 +1,11 @@
 
 /*
- * The scripts against the core: random requests, refunds and insistence on
- * random limits, some at a time, while the clock goes forward and is set back
- * and rules are changed.  Each verdict and each expiry must be the same.
+ * The scripts against the core: random decisions and refunds of random limits,
+ * some at a time, while the clock goes forward and is set back and rules are
+ * changed.  Each verdict and each expiry must be the same.
  *
- * The core alone says what happens next, so Redis is asked many things before
- * its answers are read.
+ * What happens next depends on the core alone, so many commands are sent before
+ * their replies are received.
  *
  *   compare SOCKET STEPS [SEED [ALGORITHM]]
  */
@@ -18,7 +18,7 @@
 
 #define COMPARE_BATCH   200
 #define COMPARE_WORLD   150    /* steps of one world */
-#define COMPARE_GIVEN   8      /* charges that may be given back */
+#define COMPARE_CHARGES 8      /* charges that may be refunded */
 #define COMPARE_MIXED   RATELIMIT_SCRIPT_MIXED
 
 
@@ -26,17 +26,18 @@ typedef struct {
     ratelimit_shape_t               shape;
     ratelimit_rule_t                rule;
     ratelimit_state_t              *state;
-    unsigned                        twin;     /* of the limit before it */
+    unsigned                        shared;   /* the state is that of the
+                                                 limit before */
     char                            key[32];
 } compare_limit_t;
 
 
-/* one decision that may be given back */
+/* one decision that may be refunded */
 
 typedef struct {
     uint64_t                        stamp[REDIS_ITEMS];
     uint64_t                        cost[REDIS_ITEMS];
-} compare_given_t;
+} compare_charge_t;
 
 
 typedef struct {
@@ -44,13 +45,13 @@ typedef struct {
     size_t                          n;
     compare_limit_t                 limits[REDIS_ITEMS];
     ratelimit_item_t                items[REDIS_ITEMS];
-    compare_given_t                 given[COMPARE_GIVEN];
+    compare_charge_t                refundable[COMPARE_CHARGES];
     unsigned                        charges;
     unsigned                        changed;  /* to a smaller shape */
 } compare_world_t;
 
 
-/* what was asked, and what the core says */
+/* a call of a script, and the verdicts of the core */
 
 typedef struct {
     ratelimit_script_e              op;
@@ -61,11 +62,11 @@ typedef struct {
     ratelimit_rule_t                rules[REDIS_ITEMS];
     uint64_t                        expires[REDIS_ITEMS];
     unsigned                        with_expires;
-} compare_asked_t;
+} compare_call_t;
 
 
 static char             compare_sha[41];
-static compare_asked_t  compare_asked[COMPARE_BATCH];
+static compare_call_t   compare_calls[COMPARE_BATCH];
 static unsigned         compare_n;
 static unsigned         compare_keys;
 
@@ -85,17 +86,17 @@ static void compare_open(compare_world_t *w, unsigned algorithm);
 static void compare_close(compare_world_t *w);
 static void compare_move(compare_world_t *w);
 static int compare_stale(const compare_world_t *w,
-    const compare_given_t *given);
+    const compare_charge_t *charge);
 static ratelimit_script_e compare_op(compare_world_t *w);
 static void compare_core(compare_world_t *w, ratelimit_script_e op);
-static void compare_ask(compare_world_t *w, ratelimit_script_e op);
-static void compare_ask_expires(compare_world_t *w, compare_asked_t *asked);
-static void compare_expires(const compare_asked_t *asked, size_t i,
+static void compare_send(compare_world_t *w, ratelimit_script_e op);
+static void compare_send_expires(compare_world_t *w, compare_call_t *call);
+static void compare_expires(const compare_call_t *call, size_t i,
     const redisReply *reply);
-static void compare_read(void);
-static void compare_tell(const compare_asked_t *asked, size_t i,
+static void compare_receive(void);
+static void compare_report(const compare_call_t *call, size_t i,
     const char *what, uint64_t got, uint64_t want);
-static void compare_verdict(compare_asked_t *asked, size_t i,
+static void compare_verdict(compare_call_t *call, size_t i,
     const unsigned char *bytes);
 static void compare_step(compare_world_t *w);
 static void compare_run(unsigned algorithm, unsigned steps);
@@ -111,7 +112,7 @@ compare_fit(compare_limit_t *limit)
 }
 
 
-/* of all sizes that are allowed; the period is kept if there is one */
+/* of all sizes that are allowed; a period that is set stays */
 
 static void
 compare_random_rule(compare_limit_t *limit)
@@ -183,9 +184,9 @@ compare_change(compare_world_t *w)
     for (i = 0; i < w->n; i++) {
         limit = &w->limits[i];
 
-        if (limit->twin) {
+        if (limit->shared) {
             *limit = w->limits[i - 1];
-            limit->twin = 1;
+            limit->shared = 1;
             continue;
         }
 
@@ -228,7 +229,7 @@ compare_open(compare_world_t *w, unsigned algorithm)
 
         if (i && random_percent(10)) {
             *limit = w->limits[i - 1];
-            limit->twin = 1;
+            limit->shared = 1;
             continue;
         }
 
@@ -256,7 +257,7 @@ compare_close(compare_world_t *w)
     size_t  i;
 
     for (i = 0; i < w->n; i++) {
-        if (!w->limits[i].twin) {
+        if (!w->limits[i].shared) {
             free(w->limits[i].state);
         }
     }
@@ -293,7 +294,7 @@ compare_move(compare_world_t *w)
         w->clock.now += ratelimit_min(step, 3 * limit->rule.period);
     }
 
-    /* a time of day, as far as Redis can tell it */
+    /* a time that the numbers of Lua can express */
 
     w->clock.now = ratelimit_min(w->clock.now, (uint64_t) 1 << 52);
     w->clock.wall = w->clock.now;
@@ -301,18 +302,19 @@ compare_move(compare_world_t *w)
 
 
 /*
- * Whether a log may have lost what is to be given back: the core's has times
- * that count no more until it is full, that of Redis until it needs room.
+ * Whether a log may have dropped what is to be refunded: a log of the core
+ * holds times that have left the period until it is full, a log of Redis until
+ * it needs room.
  */
 
 static int
-compare_stale(const compare_world_t *w, const compare_given_t *given)
+compare_stale(const compare_world_t *w, const compare_charge_t *charge)
 {
     size_t  i;
 
     for (i = 0; i < w->n; i++) {
         if (w->limits[i].shape.algorithm == RATELIMIT_SLIDING_LOG
-            && w->clock.now >= given->stamp[i] + w->limits[i].rule.period)
+            && w->clock.now >= charge->stamp[i] + w->limits[i].rule.period)
         {
             return 1;
         }
@@ -325,9 +327,9 @@ compare_stale(const compare_world_t *w, const compare_given_t *given)
 static ratelimit_script_e
 compare_op(compare_world_t *w)
 {
-    size_t            i;
-    unsigned          place;
-    compare_given_t  *given;
+    size_t             i;
+    unsigned           place;
+    compare_charge_t  *charge;
 
     for (i = 0; i < w->n; i++) {
         w->items[i].shape = &w->limits[i].shape;
@@ -350,14 +352,14 @@ compare_op(compare_world_t *w)
         return RATELIMIT_SCRIPT_INSIST;
     }
 
-    place = random_below(COMPARE_GIVEN);
-    given = &w->given[place];
+    place = random_below(COMPARE_CHARGES);
+    charge = &w->refundable[place];
 
-    if (place < w->charges && !compare_stale(w, given) && random_percent(15)) {
+    if (place < w->charges && !compare_stale(w, charge) && random_percent(15)) {
 
         for (i = 0; i < w->n; i++) {
-            w->items[i].verdict.stamp = given->stamp[i];
-            w->items[i].cost = given->cost[i];
+            w->items[i].verdict.stamp = charge->stamp[i];
+            w->items[i].cost = charge->cost[i];
         }
 
         return RATELIMIT_SCRIPT_REFUND;
@@ -372,18 +374,18 @@ static void
 compare_core(compare_world_t *w, ratelimit_script_e op)
 {
     size_t                        i;
-    compare_given_t              *given;
+    compare_charge_t             *charge;
     ratelimit_item_t             *item;
     const ratelimit_algorithm_t  *algorithm;
 
     if (op == RATELIMIT_SCRIPT_CHECK) {
 
         if (ratelimit_decide(w->items, w->n, &w->clock)) {
-            given = &w->given[w->charges++ % COMPARE_GIVEN];
+            charge = &w->refundable[w->charges++ % COMPARE_CHARGES];
 
             for (i = 0; i < w->n; i++) {
-                given->stamp[i] = w->items[i].verdict.stamp;
-                given->cost[i] = w->items[i].cost;
+                charge->stamp[i] = w->items[i].verdict.stamp;
+                charge->cost[i] = w->items[i].cost;
             }
         }
 
@@ -411,42 +413,29 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
 
 
 static void
-compare_ask(compare_world_t *w, ratelimit_script_e op)
+compare_send(compare_world_t *w, ratelimit_script_e op)
 {
-    char          letter, now[32], n[8];
+    char          now[32];
     size_t        i;
+    const char   *keys[REDIS_ITEMS];
     redis_args_t  args;
 
-    letter = op;
-
     snprintf(now, sizeof(now), "%llu", (unsigned long long) w->clock.now);
-    snprintf(n, sizeof(n), "%zu", w->n);
-
-    args.n = 0;
-    redis_add(&args, "EVALSHA", 7);
-    redis_add(&args, compare_sha, 40);
-    redis_add(&args, n, strlen(n));
 
     for (i = 0; i < w->n; i++) {
-        redis_add(&args, w->limits[i].key, strlen(w->limits[i].key));
+        keys[i] = w->limits[i].key;
     }
 
-    redis_add(&args, &letter, 1);
-
-    for (i = 0; i < w->n; i++) {
-        ratelimit_script_argument(&w->items[i], args.items[i]);
-        redis_add(&args, args.items[i], RATELIMIT_SCRIPT_ARGUMENT);
-    }
-
+    redis_evalsha(&args, compare_sha, op, keys, w->items, w->n);
     redis_add(&args, now, strlen(now));
     redis_add(&args, now, strlen(now));
 
-    redis_ask(&args);
+    redis_send(&args);
 }
 
 
 static void
-compare_ask_expires(compare_world_t *w, compare_asked_t *asked)
+compare_send_expires(compare_world_t *w, compare_call_t *call)
 {
     char                          key[64];
     size_t                        i;
@@ -459,11 +448,11 @@ compare_ask_expires(compare_world_t *w, compare_asked_t *asked)
     for (i = 0; i < w->n; i++) {
         algorithm = ratelimit_algorithms[w->limits[i].shape.algorithm];
 
-        asked->expires[i] = algorithm->expires(&w->limits[i].shape,
-                                               &w->limits[i].rule,
-                                               w->limits[i].state);
+        call->expires[i] = algorithm->expires(&w->limits[i].shape,
+                                              &w->limits[i].rule,
+                                              w->limits[i].state);
         if (w->items[i].cost == 0) {
-            asked->expires[i] = 0;
+            call->expires[i] = 0;
         }
     }
 
@@ -473,7 +462,7 @@ compare_ask_expires(compare_world_t *w, compare_asked_t *asked)
         args.len[args.n++] = strlen(key);
     }
 
-    redis_ask(&args);
+    redis_send(&args);
 
     for (i = 1; i <= w->n; i++) {
         free((char *) args.data[i]);
@@ -482,7 +471,7 @@ compare_ask_expires(compare_world_t *w, compare_asked_t *asked)
 
 
 static void
-compare_tell(const compare_asked_t *asked, size_t i, const char *what,
+compare_report(const compare_call_t *call, size_t i, const char *what,
     uint64_t got, uint64_t want)
 {
     const ratelimit_rule_t   *rule;
@@ -492,56 +481,56 @@ compare_tell(const compare_asked_t *asked, size_t i, const char *what,
         return;
     }
 
-    rule = &asked->rules[i];
-    shape = &asked->shapes[i];
+    rule = &call->rules[i];
+    shape = &call->shapes[i];
 
     tap_note("%s: %s is %llu, not %llu; op=%c limit=%llu period=%lluus "
              "capacity=%llu ceiling=%llu free=%lld wait=%lluus buckets=%u "
              "width=%u ring=%u cost=%llu insist=%u now=%lluus, %zu of %zu",
              ratelimit_algorithms[shape->algorithm]->name, what,
-             (unsigned long long) got, (unsigned long long) want, asked->op,
+             (unsigned long long) got, (unsigned long long) want, call->op,
              (unsigned long long) rule->limit,
              (unsigned long long) rule->period,
              (unsigned long long) rule->capacity,
              (unsigned long long) rule->ceiling, (long long) rule->free,
              (unsigned long long) rule->wait, shape->buckets, shape->width,
-             shape->ring, (unsigned long long) asked->items[i].cost,
-             asked->items[i].insist,
-             (unsigned long long) asked->clock.now, i + 1, asked->n);
+             shape->ring, (unsigned long long) call->items[i].cost,
+             call->items[i].insist,
+             (unsigned long long) call->clock.now, i + 1, call->n);
 }
 
 
 static void
-compare_verdict(compare_asked_t *asked, size_t i, const unsigned char *bytes)
+compare_verdict(compare_call_t *call, size_t i, const unsigned char *bytes)
 {
     const char                 *field;
     ratelimit_item_t            lua;
     const ratelimit_verdict_t  *c;
 
-    lua = asked->items[i];
-    lua.shape = &asked->shapes[i];
-    lua.rule = &asked->rules[i];
+    lua = call->items[i];
+    lua.shape = &call->shapes[i];
+    lua.rule = &call->rules[i];
 
     memset(&lua.verdict, 0xa5, sizeof(ratelimit_verdict_t));
 
-    c = &asked->items[i].verdict;
+    c = &call->items[i].verdict;
 
     compare_verdicts++;
     compare_refused += !c->allowed;
     compare_rebased += c->rebase;
     compare_soft += c->soft;
-    compare_wide += (asked->rules[i].ceiling
-                     > ((uint64_t) 1 << 53) / asked->rules[i].period);
+    compare_wide += (call->rules[i].ceiling
+                     > ((uint64_t) 1 << 53) / call->rules[i].period);
 
     if (!ratelimit_script_verdict(&lua, bytes)) {
-        compare_tell(asked, i, "unsound", 1, 0);
+        compare_report(call, i, "invalid", 1, 0);
         return;
     }
 
     field = fake_differs(&lua.verdict, c);
 
     if (field != NULL) {
-        compare_tell(asked, i, field,
+        compare_report(call, i, field,
                      *field == 'a' || *field == 's' ? lua.verdict.stamp
                      : strcmp(field, "remaining") == 0 ? lua.verdict.remaining
                      : strcmp(field, "excess") == 0 ? lua.verdict.excess
@@ -561,12 +550,12 @@ compare_verdict(compare_asked_t *asked, size_t i, const unsigned char *bytes)
 /* in milliseconds, rounded up */
 
 static void
-compare_expires(const compare_asked_t *asked, size_t i,
+compare_expires(const compare_call_t *call, size_t i,
     const redisReply *reply)
 {
     uint64_t  got, want;
 
-    if (asked->expires[i] == 0) {
+    if (call->expires[i] == 0) {
         return;
     }
 
@@ -574,60 +563,60 @@ compare_expires(const compare_asked_t *asked, size_t i,
 
     got = (reply->type == REDIS_REPLY_STRING) ? strtoull(reply->str, NULL, 10)
                                               : 0;
-    want = (asked->expires[i] + 999) / 1000;
+    want = (call->expires[i] + 999) / 1000;
 
     if (ratelimit_min(got, FAKE_FAR / 1000)
         != ratelimit_min(want, FAKE_FAR / 1000))
     {
-        compare_tell(asked, i, "expires", got, want);
+        compare_report(call, i, "expires", got, want);
     }
 }
 
 
 static void
-compare_read(void)
+compare_receive(void)
 {
-    size_t            i;
-    unsigned          k;
-    redisReply       *reply;
-    compare_asked_t  *asked;
+    size_t           i;
+    unsigned         k;
+    redisReply      *reply;
+    compare_call_t  *call;
 
     for (k = 0; k < compare_n; k++) {
-        asked = &compare_asked[k];
-        reply = redis_answer();
+        call = &compare_calls[k];
+        reply = redis_receive();
 
         if (reply->type == REDIS_REPLY_ERROR) {
             tap_note("%s", reply->str);
-            compare_tell(asked, 0, "error", 1, 0);
+            compare_report(call, 0, "error", 1, 0);
 
-        } else if (asked->op != RATELIMIT_SCRIPT_CHECK) {
+        } else if (call->op != RATELIMIT_SCRIPT_CHECK) {
             if (reply->type != REDIS_REPLY_STATUS) {
-                compare_tell(asked, 0, "status", reply->type, 0);
+                compare_report(call, 0, "status", reply->type, 0);
             }
 
         } else if (reply->type != REDIS_REPLY_STRING
                    || (size_t) reply->len
-                      != asked->n * RATELIMIT_SCRIPT_VERDICT)
+                      != call->n * RATELIMIT_SCRIPT_VERDICT)
         {
-            compare_tell(asked, 0, "bytes", reply->len, 0);
+            compare_report(call, 0, "bytes", reply->len, 0);
 
         } else {
-            for (i = 0; i < asked->n; i++) {
-                compare_verdict(asked, i, (unsigned char *) reply->str
-                                          + i * RATELIMIT_SCRIPT_VERDICT);
+            for (i = 0; i < call->n; i++) {
+                compare_verdict(call, i, (unsigned char *) reply->str
+                                         + i * RATELIMIT_SCRIPT_VERDICT);
             }
         }
 
         freeReplyObject(reply);
 
-        if (!asked->with_expires) {
+        if (!call->with_expires) {
             continue;
         }
 
-        reply = redis_answer();
+        reply = redis_receive();
 
-        for (i = 0; i < asked->n; i++) {
-            compare_expires(asked, i, reply->element[i]);
+        for (i = 0; i < call->n; i++) {
+            compare_expires(call, i, reply->element[i]);
         }
 
         freeReplyObject(reply);
@@ -641,8 +630,8 @@ static void
 compare_step(compare_world_t *w)
 {
     size_t              i;
+    compare_call_t     *call;
     ratelimit_script_e  op;
-    compare_asked_t    *asked;
 
     compare_move(w);
 
@@ -651,38 +640,38 @@ compare_step(compare_world_t *w)
     }
 
     op = compare_op(w);
-    asked = &compare_asked[compare_n++];
+    call = &compare_calls[compare_n++];
 
-    asked->op = op;
-    asked->clock = w->clock;
-    asked->n = w->n;
-    asked->with_expires = 0;
+    call->op = op;
+    call->clock = w->clock;
+    call->n = w->n;
+    call->with_expires = 0;
 
-    compare_ask(w, op);
+    compare_send(w, op);
     compare_core(w, op);
 
     for (i = 0; i < w->n; i++) {
-        asked->items[i] = w->items[i];
-        asked->shapes[i] = w->limits[i].shape;
-        asked->rules[i] = w->limits[i].rule;
-        asked->with_expires |= w->items[i].verdict.allowed;
+        call->items[i] = w->items[i];
+        call->shapes[i] = w->limits[i].shape;
+        call->rules[i] = w->limits[i].rule;
+        call->with_expires |= w->items[i].verdict.allowed;
     }
 
     /* a time at which all were charged */
 
     for (i = 0; i < w->n; i++) {
-        asked->with_expires &= w->items[i].verdict.allowed;
+        call->with_expires &= w->items[i].verdict.allowed;
     }
 
-    asked->with_expires &= (op == RATELIMIT_SCRIPT_CHECK
-                            && random_percent(30));
+    call->with_expires &= (op == RATELIMIT_SCRIPT_CHECK
+                           && random_percent(30));
 
-    if (asked->with_expires) {
-        compare_ask_expires(w, asked);
+    if (call->with_expires) {
+        compare_send_expires(w, call);
     }
 
     if (compare_n == COMPARE_BATCH) {
-        compare_read();
+        compare_receive();
     }
 }
 
@@ -716,7 +705,7 @@ compare_run(unsigned algorithm, unsigned steps)
         compare_step(&w);
     }
 
-    compare_read();
+    compare_receive();
     compare_close(&w);
     freeReplyObject(redisCommand(redis, "FLUSHALL"));
 

@@ -16,7 +16,7 @@
 #include "redis.h"
 
 
-/* numbers of Lua end here; what is near is as good as for ever */
+/* the largest number of Lua, and one from which on differences do not matter */
 #define FAKE_MAX  (((uint64_t) 1 << 53) - 1)
 #define FAKE_FAR  (((uint64_t) 1 << 53) - ((uint64_t) 1 << 47))
 

@@ -1,7 +1,7 @@
 
 /*
  * Fills Redis with states of one algorithm, each of which was charged by the
- * scripts until its limit was used up, and tells how many were refused.
+ * scripts until its limit was used up, and prints how many were refused.
  *
  *   fill SOCKET KEYS ALGORITHM BUCKETS LIMIT REQUESTS
  */
@@ -13,14 +13,15 @@
 #define FILL_BATCH  500
 
 
-static void fill_key(ratelimit_item_t *item, const char *sha, unsigned i);
-static int fill_answers(ratelimit_item_t *item, unsigned n);
+static void fill_send(ratelimit_item_t *item, const char *sha, unsigned i);
+static int fill_receive(ratelimit_item_t *item, unsigned n);
 
 
 static void
-fill_key(ratelimit_item_t *item, const char *sha, unsigned i)
+fill_send(ratelimit_item_t *item, const char *sha, unsigned i)
 {
     char          key[64];
+    const char   *keys[1];
     redis_args_t  args;
 
     static const char  letters[] = "fwltk";
@@ -30,23 +31,17 @@ fill_key(ratelimit_item_t *item, const char *sha, unsigned i)
     snprintf(key, sizeof(key), "ratelimit:{%016x}:user::60%c10", i,
              letters[item->shape->algorithm]);
 
-    args.n = 0;
-    redis_add(&args, "EVALSHA", 7);
-    redis_add(&args, sha, 40);
-    redis_add(&args, "1", 1);
-    redis_add(&args, key, strlen(key));
-    redis_add(&args, "c", 1);
-    ratelimit_script_argument(item, args.items[0]);
-    redis_add(&args, args.items[0], RATELIMIT_SCRIPT_ARGUMENT);
+    keys[0] = key;
 
-    redis_ask(&args);
+    redis_evalsha(&args, sha, RATELIMIT_SCRIPT_CHECK, keys, item, 1);
+    redis_send(&args);
 }
 
 
 /* returns how many were not admitted */
 
 static int
-fill_answers(ratelimit_item_t *item, unsigned n)
+fill_receive(ratelimit_item_t *item, unsigned n)
 {
     int          bad;
     unsigned     i;
@@ -55,7 +50,7 @@ fill_answers(ratelimit_item_t *item, unsigned n)
     bad = 0;
 
     for (i = 0; i < n; i++) {
-        reply = redis_answer();
+        reply = redis_receive();
 
         if (reply->type != REDIS_REPLY_STRING
             || reply->len != RATELIMIT_SCRIPT_VERDICT
@@ -117,10 +112,10 @@ main(int argc, char **argv)
 
     for (i = 0; i < keys; i += FILL_BATCH) {
         for (j = 0; j < FILL_BATCH * requests; j++) {
-            fill_key(&item, sha, i + j % FILL_BATCH);
+            fill_send(&item, sha, i + j % FILL_BATCH);
         }
 
-        bad += fill_answers(&item, FILL_BATCH * requests);
+        bad += fill_receive(&item, FILL_BATCH * requests);
     }
 
     printf("%d\n", bad);

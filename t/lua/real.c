@@ -1,7 +1,7 @@
 
 /*
- * The scripts as they are, with Redis' clock: who may be asked what, when a
- * state expires, and what is made of a state that nobody here has written.
+ * The scripts unchanged, with Redis' clock: which script decides which limits,
+ * when a state expires, and what happens with a state of arbitrary bytes.
  *
  *   real SOCKET [SEED]
  */
@@ -21,18 +21,18 @@ static char  real_sha[RATELIMIT_SCRIPTS][41];
 
 static void real_rule(ratelimit_item_t *item, ratelimit_shape_t *shape,
     ratelimit_rule_t *rule, ratelimit_algorithm_e algorithm);
-static redisReply *real_ask(unsigned mask, ratelimit_script_e op,
+static redisReply *real_call(unsigned mask, ratelimit_script_e op,
     ratelimit_item_t *items, const char *const *keys, size_t n);
-static int real_check(unsigned mask, ratelimit_item_t *items,
+static int real_decide(unsigned mask, ratelimit_item_t *items,
     const char *const *keys, size_t n);
 static int real_one(ratelimit_item_t *item, const char *key);
 static uint64_t real_now(void);
 static long long real_number(const char *command, const char *key);
-static void real_masks(void);
+static void real_sets(void);
 static void real_expiry(ratelimit_algorithm_e algorithm);
 static void real_expiries(void);
-static void real_gone(void);
-static void real_always(ratelimit_algorithm_e algorithm);
+static void real_expired(void);
+static void real_always_expires(ratelimit_algorithm_e algorithm);
 static void real_wrong_type(void);
 static void real_garbage(ratelimit_algorithm_e algorithm);
 
@@ -65,71 +65,53 @@ real_rule(ratelimit_item_t *item, ratelimit_shape_t *shape,
 
 
 static redisReply *
-real_ask(unsigned mask, ratelimit_script_e op, ratelimit_item_t *items,
+real_call(unsigned mask, ratelimit_script_e op, ratelimit_item_t *items,
     const char *const *keys, size_t n)
 {
-    char          letter, number[8];
-    size_t        i;
     redis_args_t  args;
 
-    letter = op;
-    snprintf(number, sizeof(number), "%zu", n);
-
-    args.n = 0;
-    redis_add(&args, "EVALSHA", 7);
-    redis_add(&args, real_sha[ratelimit_script_select(mask)], 40);
-    redis_add(&args, number, strlen(number));
-
-    for (i = 0; i < n; i++) {
-        redis_add(&args, keys[i], strlen(keys[i]));
-    }
-
-    redis_add(&args, &letter, 1);
-
-    for (i = 0; i < n; i++) {
-        ratelimit_script_argument(&items[i], args.items[i]);
-        redis_add(&args, args.items[i], RATELIMIT_SCRIPT_ARGUMENT);
-    }
+    redis_evalsha(&args, real_sha[ratelimit_script_select(mask)], op, keys,
+                  items, n);
 
     return redis_call(&args);
 }
 
 
-/* returns 0 if there are no sound verdicts */
+/* returns 0 if there are no valid verdicts */
 
 static int
-real_check(unsigned mask, ratelimit_item_t *items, const char *const *keys,
+real_decide(unsigned mask, ratelimit_item_t *items, const char *const *keys,
     size_t n)
 {
-    int          sound;
+    int          valid;
     size_t       i;
     redisReply  *reply;
 
-    reply = real_ask(mask, RATELIMIT_SCRIPT_CHECK, items, keys, n);
+    reply = real_call(mask, RATELIMIT_SCRIPT_CHECK, items, keys, n);
 
-    sound = (reply->type == REDIS_REPLY_STRING
+    valid = (reply->type == REDIS_REPLY_STRING
              && (size_t) reply->len == n * RATELIMIT_SCRIPT_VERDICT);
 
     if (reply->type == REDIS_REPLY_ERROR) {
         tap_note("%s", reply->str);
     }
 
-    for (i = 0; i < n && sound; i++) {
-        sound = ratelimit_script_verdict(&items[i],
+    for (i = 0; i < n && valid; i++) {
+        valid = ratelimit_script_verdict(&items[i],
                                          (unsigned char *) reply->str
                                          + i * RATELIMIT_SCRIPT_VERDICT);
     }
 
     freeReplyObject(reply);
 
-    return sound;
+    return valid;
 }
 
 
 static int
 real_one(ratelimit_item_t *item, const char *key)
 {
-    return real_check(1 << item->shape->algorithm, item, &key, 1);
+    return real_decide(1 << item->shape->algorithm, item, &key, 1);
 }
 
 
@@ -168,7 +150,7 @@ real_number(const char *command, const char *key)
 /* any set of algorithms is decided by the script that is selected for it */
 
 static void
-real_masks(void)
+real_sets(void)
 {
     char               names[RATELIMIT_ALGORITHMS][32];
     size_t             n;
@@ -192,7 +174,7 @@ real_masks(void)
             }
         }
 
-        if (!real_check(mask, items, keys, n)) {
+        if (!real_decide(mask, items, keys, n)) {
             continue;
         }
 
@@ -254,7 +236,7 @@ real_expiry(ratelimit_algorithm_e algorithm)
     }
 
     tap_ok(bad == 0 && tried >= 150,
-           "%s: a state expires when it equals none (%u tried)",
+           "%s: a state expires when it equals one never seen (%u tried)",
            ratelimit_algorithms[algorithm]->name, tried);
 }
 
@@ -270,10 +252,10 @@ real_expiries(void)
 }
 
 
-/* it is there until then, and gone soon after; nobody knows it any more */
+/* a state is there until its expiry; after it, the key is as never seen */
 
 static void
-real_gone(void)
+real_expired(void)
 {
     char               key[RATELIMIT_ALGORITHMS][32];
     uint64_t           now, last, whole[RATELIMIT_ALGORITHMS];
@@ -324,16 +306,17 @@ real_gone(void)
                   && item.verdict.remaining == 9);
     }
 
-    tap_ok(early == 0, "no state goes before its time");
-    tap_ok(gone == RATELIMIT_ALGORITHMS, "all go then");
-    tap_ok(fresh == RATELIMIT_ALGORITHMS, "and are as never seen");
+    tap_ok(early == 0, "no state expires early");
+    tap_ok(gone == RATELIMIT_ALGORITHMS, "all states expire");
+    tap_ok(fresh == RATELIMIT_ALGORITHMS,
+           "an expired state is as one never seen");
 }
 
 
-/* whatever is asked, there is no key without an expiry */
+/* whatever the call, there is no key without an expiry */
 
 static void
-real_always(ratelimit_algorithm_e algorithm)
+real_always_expires(ratelimit_algorithm_e algorithm)
 {
     char                  key[32];
     unsigned              i, endless, charged;
@@ -366,7 +349,7 @@ real_always(ratelimit_algorithm_e algorithm)
             charged += real_one(&item, key);
 
         } else {
-            reply = real_ask(1 << algorithm, op, &item, keys, 1);
+            reply = real_call(1 << algorithm, op, &item, keys, 1);
             endless += (reply->type != REDIS_REPLY_STATUS);
             freeReplyObject(reply);
         }
@@ -374,12 +357,12 @@ real_always(ratelimit_algorithm_e algorithm)
         endless += (real_number("PTTL", key) == -1);
     }
 
-    tap_ok(endless == 0 && charged, "%s: there is always an expiry",
+    tap_ok(endless == 0 && charged, "%s: a state always has an expiry",
            ratelimit_algorithms[algorithm]->name);
 }
 
 
-/* an error, and nothing is charged */
+/* a key of another type is an error, and nothing is charged */
 
 static void
 real_wrong_type(void)
@@ -401,7 +384,7 @@ real_wrong_type(void)
         real_rule(&items[0], &shapes[0], &rules[0], i);
         real_rule(&items[1], &shapes[1], &rules[1], i);
 
-        reply = real_ask(1 << i, RATELIMIT_SCRIPT_CHECK, items, keys, 2);
+        reply = real_call(1 << i, RATELIMIT_SCRIPT_CHECK, items, keys, 2);
 
         errors += (reply->type == REDIS_REPLY_ERROR
                    && strstr(reply->str, "WRONGTYPE") != NULL);
@@ -411,11 +394,11 @@ real_wrong_type(void)
     }
 
     tap_ok(errors == RATELIMIT_ALGORITHMS, "a key of another type is an error");
-    tap_ok(left == RATELIMIT_ALGORITHMS, "and nothing is charged then");
+    tap_ok(left == RATELIMIT_ALGORITHMS, "and nothing is charged");
 }
 
 
-/* any bytes: some sound verdict, and in the end an expiry */
+/* a state of any bytes gives a valid verdict, and gets an expiry */
 
 static void
 real_garbage(ratelimit_algorithm_e algorithm)
@@ -460,9 +443,9 @@ real_garbage(ratelimit_algorithm_e algorithm)
         freeReplyObject(redisCommand(redis, "DEL garbage"));
     }
 
-    tap_ok(bad == 0, "%s: any bytes are a state (%u failed)",
+    tap_ok(bad == 0, "%s: any bytes give valid verdicts (%u failed)",
            ratelimit_algorithms[algorithm]->name, bad);
-    tap_ok(endless == 0, "%s: none stays for ever (%u do)",
+    tap_ok(endless == 0, "%s: any bytes get an expiry (%u have none)",
            ratelimit_algorithms[algorithm]->name, endless);
 }
 
@@ -484,12 +467,12 @@ main(int argc, char **argv)
         redis_load(ratelimit_scripts[i].text, real_sha[i]);
     }
 
-    real_masks();
+    real_sets();
     real_expiries();
-    real_gone();
+    real_expired();
 
     for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
-        real_always(i);
+        real_always_expires(i);
     }
 
     real_wrong_type();

@@ -1,7 +1,7 @@
 
 /*
- * A redis-server that is asked for the verdicts of the scripts, many at a
- * time: what is asked is answered in the same order later on.
+ * A connection to a redis-server that runs the scripts.  Many commands may be
+ * sent before the first reply is received.
  */
 
 
@@ -27,6 +27,7 @@
 
 typedef struct {
     int                             n;
+    char                            op, keys[32];
     const char                     *data[REDIS_ARGS];
     size_t                          len[REDIS_ARGS];
     unsigned char                   items[REDIS_ITEMS]
@@ -46,7 +47,7 @@ redis_die(const char *what)
 }
 
 
-/* the socket's path is the first argument of a program */
+/* a path of a UNIX-domain socket */
 
 static void __attribute__((unused))
 redis_open(const char *path)
@@ -74,7 +75,7 @@ redis_add(redis_args_t *args, const void *data, size_t len)
 
 
 static void __attribute__((unused))
-redis_ask(redis_args_t *args)
+redis_send(redis_args_t *args)
 {
     if (redisAppendCommandArgv(redis, args->n, args->data, args->len)
         != REDIS_OK)
@@ -85,7 +86,7 @@ redis_ask(redis_args_t *args)
 
 
 static redisReply *
-redis_answer(void)
+redis_receive(void)
 {
     void  *reply;
 
@@ -100,13 +101,42 @@ redis_answer(void)
 static __attribute__((unused)) redisReply *
 redis_call(redis_args_t *args)
 {
-    redis_ask(args);
+    redis_send(args);
 
-    return redis_answer();
+    return redis_receive();
 }
 
 
-/* the name of a script by which it can be called */
+/* EVALSHA sha n key... op argument... */
+
+static void __attribute__((unused))
+redis_evalsha(redis_args_t *args, const char *sha, char op,
+    const char *const *keys, const ratelimit_item_t *items, size_t n)
+{
+    size_t  i;
+
+    args->n = 0;
+    args->op = op;
+    snprintf(args->keys, sizeof(args->keys), "%zu", n);
+
+    redis_add(args, "EVALSHA", 7);
+    redis_add(args, sha, 40);
+    redis_add(args, args->keys, strlen(args->keys));
+
+    for (i = 0; i < n; i++) {
+        redis_add(args, keys[i], strlen(keys[i]));
+    }
+
+    redis_add(args, &args->op, 1);
+
+    for (i = 0; i < n; i++) {
+        ratelimit_script_argument(&items[i], args->items[i]);
+        redis_add(args, args->items[i], RATELIMIT_SCRIPT_ARGUMENT);
+    }
+}
+
+
+/* SCRIPT LOAD: writes the SHA1 by which the script can be called */
 
 static void __attribute__((unused))
 redis_load(const char *text, char *sha)

@@ -1,9 +1,9 @@
 
 /*
- * The scripts, verb by verb, in the place of the algorithms of the core: so
- * the program that runs t/vectors/ against these runs them against those.
+ * The verbs of the scripts as algorithms of the core: with these, the program
+ * that runs t/vectors/ against the core runs them against the scripts.
  *
- * A state is a number here, by which Redis knows it; 0 if it has none yet.
+ * A state is a number here, which is its key in Redis; 0 if it has none yet.
  */
 
 
@@ -14,7 +14,7 @@ extern const ratelimit_algorithm_t *const
     lua_algorithms[RATELIMIT_ALGORITHMS];
 
 
-static void verbs_ask(const char *verb, const ratelimit_item_t *item,
+static void verbs_call(const char *verb, const ratelimit_item_t *item,
     const ratelimit_clock_t *clock, unsigned char *verdict);
 static void verbs_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
@@ -50,11 +50,12 @@ const ratelimit_algorithm_t *const  lua_algorithms[RATELIMIT_ALGORITHMS] = {
 
 
 static void
-verbs_ask(const char *verb, const ratelimit_item_t *item,
+verbs_call(const char *verb, const ratelimit_item_t *item,
     const ratelimit_clock_t *clock, unsigned char *verdict)
 {
     char          key[32], now[32], wall[32];
     redisReply   *reply;
+    const char   *keys[1];
     redis_args_t  args;
 
     static char      sha[41];
@@ -74,14 +75,12 @@ verbs_ask(const char *verb, const ratelimit_item_t *item,
     snprintf(now, sizeof(now), "%llu", (unsigned long long) clock->now);
     snprintf(wall, sizeof(wall), "%llu", (unsigned long long) clock->wall);
 
-    args.n = 0;
-    redis_add(&args, "EVALSHA", 7);
-    redis_add(&args, sha, 40);
-    redis_add(&args, "1", 1);
-    redis_add(&args, key, strlen(key));
-    redis_add(&args, strcmp(verb, "refund") == 0 ? "r" : "c", 1);
-    ratelimit_script_argument(item, args.items[0]);
-    redis_add(&args, args.items[0], RATELIMIT_SCRIPT_ARGUMENT);
+    keys[0] = key;
+
+    redis_evalsha(&args, sha,
+                  (strcmp(verb, "refund") == 0) ? RATELIMIT_SCRIPT_REFUND
+                                                : RATELIMIT_SCRIPT_CHECK,
+                  keys, item, 1);
     redis_add(&args, verb, strlen(verb));
     redis_add(&args, now, strlen(now));
     redis_add(&args, wall, strlen(wall));
@@ -123,7 +122,7 @@ verbs_look(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     item.state = (ratelimit_state_t *) state;
     item.cost = cost;
 
-    verbs_ask("look", &item, clock, reply);
+    verbs_call("look", &item, clock, reply);
 
     if (!ratelimit_script_verdict(&item, reply)) {
         fprintf(stderr, "look: not a verdict\n");
@@ -147,7 +146,7 @@ verbs_charge(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     item.state = state;
     item.cost = cost;
 
-    verbs_ask("charge", &item, clock, NULL);
+    verbs_call("charge", &item, clock, NULL);
 }
 
 
@@ -164,7 +163,7 @@ verbs_punish(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     item.state = state;
     item.cost = cost;
 
-    verbs_ask("punish", &item, clock, NULL);
+    verbs_call("punish", &item, clock, NULL);
 }
 
 
@@ -183,7 +182,7 @@ verbs_refund(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     item.cost = cost;
     item.verdict.stamp = stamp;
 
-    verbs_ask("refund", &item, clock, NULL);
+    verbs_call("refund", &item, clock, NULL);
 }
 
 
