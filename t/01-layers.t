@@ -38,8 +38,8 @@ my $system = qr/^<(?:sys\/)?[a-z]+\.h>$/;
 
 my %ONLY = (
     '<pthread.h>' => 'src/table/ratelimit_lock.c',
-    '<hiredis/async.h>' => 'src/redis/ngx_http_ratelimit_redis_conn.h',
-    '<hiredis/hiredis.h>' => 'src/redis/ngx_http_ratelimit_redis_conn.h',
+    '<hiredis/async.h>' => 'src/redis/ngx_http_ratelimit_redis_connection.c',
+    '<hiredis/hiredis.h>' => 'src/redis/ngx_http_ratelimit_redis_connection.c',
 );
 
 
@@ -95,6 +95,42 @@ subtest 'includes' => sub {
 };
 
 
+# the client of Redis: the order of its files is in its header
+
+subtest 'calls go one way, the check can fail' => sub {
+    my %tree = (
+        'src/redis/ngx_http_ratelimit_redis_top.c' =>
+            "ngx_int_t\nngx_top(void)\n{\n    return ngx_low();\n}\n",
+        'src/redis/ngx_http_ratelimit_redis_low.c' =>
+            "ngx_int_t\nngx_low(void)\n{\n    return 0;\n}\n\n\n"
+            . "/* ngx_top() calls this */\n\nstatic void\nngx_own(void)\n{\n"
+            . "    ngx_http_log_error(\"ngx_top\");\n}\n",
+    );
+    my @order = map { "src/redis/ngx_http_ratelimit_redis_$_.c" } qw(top low);
+
+    is_deeply([upward(\%tree, @order)], [], 'down');
+    is_deeply([upward(\%tree, reverse @order)],
+              ["$order[0] calls ngx_low of $order[1]"], 'up');
+
+    $tree{$order[1]} .= "\n\nvoid\nngx_hook(void)\n{\n    hook = ngx_top;\n}\n";
+    is_deeply([upward(\%tree, @order)],
+              ["$order[1] calls ngx_top of $order[0]"], 'up, by a pointer');
+};
+
+
+subtest 'calls of the client of Redis go one way' => sub {
+    my $header = slurp('src/redis/ngx_http_ratelimit_redis.h');
+    my ($comment) = $header =~ m{/\*(.*?)\*/}s;
+    my @order = map { "src/redis/$_" }
+                $comment =~ /^ \*   (ngx_\w+\.c) /mg;
+
+    is_deeply([sort @order], [glob('src/redis/ngx_*.c')],
+              'the header names all files');
+    is_deeply([upward({ map { $_ => slurp($_) } @order }, @order)], [],
+              'no file calls one above it');
+};
+
+
 subtest 'objects' => sub {
     my %seen;
 
@@ -144,6 +180,35 @@ sub findings {
 
     push @findings, ($first // 'nothing') . ' before <ngx_config.h>'
         if $file !~ $PURE && ($first // '') ne '<ngx_config.h>';
+
+    return @findings;
+}
+
+
+# functions and variables of files above that a file names, from top to bottom
+
+sub upward {
+    my ($tree, @order) = @_;
+
+    my (%above, @findings);
+
+    for my $file (@order) {
+        my $code = $tree->{$file} =~ s{/\*.*?\*/}{}gsr
+                                  =~ s{"(?:[^"\\]|\\.)*"}{""}gr;
+
+        push @findings, map { "$file calls $_ of $above{$_}" }
+            grep { $code =~ /\b$_\b/ } sort keys %above;
+
+        # what is not static: the name begins a line, or is a variable's
+
+        while ($code =~ /^(?!static\b)[^\n(){};#]*\n(\w+)\(/mg) {
+            $above{$1} = $file;
+        }
+
+        while ($code =~ /^(?!static\b|extern\b)\w[\w ]+  (\w+) = \{/mg) {
+            $above{$1} = $file;
+        }
+    }
 
     return @findings;
 }

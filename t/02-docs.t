@@ -232,12 +232,12 @@ sub self_test {
              'ratelimit pressure of "cpu" ends: 1.0% in use',
              'rate "$a" of zone "b" is invalid: "c d": no rate is there']);
 
-    my $asked = 'ratelimit: redis "main" is not asked for a while: ';
+    my $down = 'ratelimit: redis "main" is marked down: ';
 
-    $fine->('reasons', [map { check_log_line("$asked$_") }
-            'no answer in time', 'it answers "OOM command not allowed"',
+    $fine->('reasons', [map { check_log_line("$down$_") }
+            'no reply within 50ms', 'error reply "OOM command not allowed"',
             'Connection refused']);
-    $fails->('reason', [check_log_line($asked . 'no answer')]);
+    $fails->('reason', [check_log_line($down . 'no reply')]);
     is_deeply([log_lines("```text\nratelimit: a,\n    b\nc\n```\n")],
               ['ratelimit: a, b'], 'a log line of two lines');
 
@@ -247,9 +247,9 @@ sub self_test {
     $fails->('pauses', [check_breaker($redis =~ s/100 milli/200 milli/r)]);
     $fails->('longest pause', [check_breaker($redis =~ s/4 secon/8 secon/r)]);
     $fails->('unknown reason',
-             [check_reasons($redis =~ s/`no answer in time`/`late`/r)]);
+             [check_reasons($redis =~ s/`no reply within 50ms`/`late`/r)]);
     $fails->('reason without documentation',
-             [check_reasons($redis =~ s/^\| `no answer in time.*\n//mr)]);
+             [check_reasons($redis =~ s/^\| `no reply within.*\n//mr)]);
 
     $fails->('link', [check_links('README.md', '[x](docs/no.md)')]);
     $fails->('anchor',
@@ -320,7 +320,11 @@ sub source {
     $found{variables} = {map { $_ => 1 }
                          @{strings($http, 'ngx_http_ratelimit_vars')}};
     $found{messages} = [messages($http . $store)];
-    $found{reasons} = [$store =~ /_redis_reason\([^"()]*"([^"]+)"/g];
+    $found{reasons} = [
+        map { s/%M/50/r } grep { !/^%s$/ }
+        $store =~ /(?:_set_reason|on_error|on_unreachable)\([^"()]*"([^"]+)"/g,
+        $store =~ /\? "([a-z ]+)" : context->errstr/g,
+    ];
     $found{breaker} = {slurp('src/redis/ratelimit_breaker.h')
                        =~ /^#define RATELIMIT_BREAKER_(\w+) +(\d+)$/mg};
 
@@ -765,13 +769,13 @@ sub check_bytes {
 }
 
 
-# and why Redis is not asked is a reason of ours, or of the system
+# and why Redis is marked down is a reason of ours, or of the system
 
 sub check_log_line {
     my ($line) = @_;
 
     return "no reason is \"$1\""
-        if $line =~ /is not asked for a while: ([a-z].*?)(?: "|$)/
+        if $line =~ /is marked down: ([a-z].*?)(?: "|$)/
            && !grep { $_ eq $1 } @{$source{reasons}};
 
     return if grep { $line =~ /^(?:$_)$/ } @{$source{messages}};

@@ -454,11 +454,11 @@ sub told_once {
 
     is(scalar @broken, 1, 'one line says that it is broken')
         or diag(join "\n", @broken);
-    like($broken[0], qr/\[error\] .*: redis "$name" is not asked for a/,
+    like($broken[0], qr/\[error\] .*: redis "$name" is marked down: /,
          'as an error');
     is(scalar @healed, $heals ? 1 : 0, 'one line says that it is well')
         or diag(join "\n", @healed);
-    like($healed[0], qr/\[notice\] .*: redis "$name" is back$/, 'as a notice')
+    like($healed[0], qr/\[notice\] .*: redis "$name" is up again$/, 'as a notice')
         if $heals;
 }
 

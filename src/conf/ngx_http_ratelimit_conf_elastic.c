@@ -216,7 +216,7 @@ ngx_http_ratelimit_elastic_bind_budget(ngx_conf_t *cf,
 
     /* a zone in Redis is looked at as far as this machine knows it */
 
-    zone->twin = (zone->redis != NULL);
+    zone->mirror = (zone->redis != NULL);
 
     ngx_str_set(&budget->use.name, "");
     budget->use.zone = zone;

@@ -428,8 +428,8 @@ ngx_http_ratelimit_bind_zone_redis(ngx_conf_t *cf,
 
     if (zone->redis != NULL) {
 #if (NGX_HTTP_RATELIMIT_HIREDIS)
-        return ngx_http_ratelimit_redis_bind(cf, zone,
-                                             &ngx_http_ratelimit_module);
+        return ngx_http_ratelimit_redis_declare_zone(cf, zone,
+                                                  &ngx_http_ratelimit_module);
 #endif
     }
 

@@ -1,7 +1,21 @@
 
 /*
- * Zones in Redis: what the store's files know of a server and of what is
- * being asked.
+ * Zones in Redis.  A file calls those below it in this list and none above:
+ * what it has to report it reports through a handler that was set when its
+ * object was created.  t/01-layers.t checks this.
+ *
+ *   ngx_http_ratelimit_redis.c             declared servers, a worker's start
+ *                                          and exit
+ *   ngx_http_ratelimit_redis_store.c       the store: what is sent, and what
+ *                                          follows from a reply
+ *   ngx_http_ratelimit_redis_deny_cache.c  refusals that are known
+ *   ngx_http_ratelimit_redis_mirror.c      Redis' counters in shared memory
+ *   ngx_http_ratelimit_redis_undo.c        charges that have to be undone
+ *   ngx_http_ratelimit_redis_protocol.c    commands as bytes, replies parsed
+ *   ngx_http_ratelimit_redis_timeout.c     deadlines, and the breaker
+ *   ngx_http_ratelimit_redis_server.c      a server: addresses, connections
+ *   ngx_http_ratelimit_redis_connection.c  a connection: hiredis on nginx's
+ *                                          event loop
  */
 
 
@@ -15,15 +29,25 @@
 #include "redis/ratelimit_script.h"
 
 
+/* bytes of the longest reply */
+#define NGX_HTTP_RATELIMIT_REDIS_REPLY                                        \
+    (RATELIMIT_MAX_ITEMS * RATELIMIT_SCRIPT_VERDICT)
+
 /* bytes of the last error that are kept for the log */
 #define NGX_HTTP_RATELIMIT_REDIS_REASON  128
 
 
-typedef struct ngx_http_ratelimit_redis_conn_s
-    ngx_http_ratelimit_redis_conn_t;
+typedef struct ngx_http_ratelimit_redis_connection_s
+    ngx_http_ratelimit_redis_connection_t;
+typedef struct ngx_http_ratelimit_redis_message_s
+    ngx_http_ratelimit_redis_message_t;
+typedef struct ngx_http_ratelimit_redis_server_s
+    ngx_http_ratelimit_redis_server_t;
+typedef struct ngx_http_ratelimit_redis_command_s
+    ngx_http_ratelimit_redis_command_t;
 
 
-/* what all workers know of a server: in shared memory, zeros at first */
+/* in shared memory, for all workers; zeros at first */
 
 typedef struct {
     ratelimit_breaker_t             breaker;
@@ -33,13 +57,13 @@ typedef struct {
     ngx_atomic_t                    errors;
     ngx_atomic_t                    changes;  /* of the breaker */
     ngx_atomic_t                    fallbacks;
-    ngx_atomic_t                    denied;   /* by what was known already */
+    ngx_atomic_t                    denied;   /* by the deny cache */
 } ngx_http_ratelimit_redis_shared_t;
 
 
 /*
- * One "ratelimit_redis", and what a worker has of it.  Strings of the
- * configuration are terminated, secrets must not be logged.
+ * One "ratelimit_redis" of the configuration.  Strings are terminated, secrets
+ * must not be logged.
  */
 
 struct ngx_http_ratelimit_redis_s {
@@ -61,187 +85,243 @@ struct ngx_http_ratelimit_redis_s {
     ngx_str_t                       file;     /* where it was declared */
     ngx_uint_t                      line;
 
-    ngx_shm_zone_t                 *shm_zone;
     ngx_http_ratelimit_redis_shared_t  *shared;
+    ngx_http_ratelimit_redis_server_t  *server;
+};
+
+
+/* ngx_http_ratelimit_redis_connection.c */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_REDIS_STRING = 0,
+    NGX_HTTP_RATELIMIT_REDIS_ERROR,
+    NGX_HTTP_RATELIMIT_REDIS_OTHER,
+    NGX_HTTP_RATELIMIT_REDIS_LOST             /* it may have been executed */
+} ngx_http_ratelimit_redis_reply_e;
+
+
+/*
+ * What a connection reports to its owner.
+ *
+ * on_unreachable  it could not be made, another address may do
+ * on_error        why it is closed, with what the server said, or NULL
+ * on_write        what was sent in the turn of the event loop that began then
+ *                 has been written now
+ * on_close        it can't be used any more; it is freed now or a bit later
+ */
+
+typedef struct {
+    void                           *data;
+    void  (*on_unreachable)(void *data, const char *reason);
+    void  (*on_error)(void *data, const char *reason, ngx_str_t *said);
+    void  (*on_write)(void *data, ngx_msec_t turn);
+    void  (*on_close)(void *data,
+        ngx_http_ratelimit_redis_connection_t *connection);
+} ngx_http_ratelimit_redis_owner_t;
+
+
+typedef void (*ngx_http_ratelimit_redis_reply_pt)(
+    ngx_http_ratelimit_redis_message_t *message,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
+
+
+/* the handler is called once for each message that was sent, never by send */
+
+struct ngx_http_ratelimit_redis_message_s {
+    u_char                         *data;
+    size_t                          len;
+    ngx_http_ratelimit_redis_reply_pt  handler;
+    unsigned                        expired:1;  /* don't send it any more */
+
+    /* the connection's own */
+    ngx_queue_t                     queue;
+    ngx_http_ratelimit_redis_owner_t       *owner;
+    ngx_http_ratelimit_redis_connection_t  *connection;
+};
+
+
+/* port 0: the address is the path of a socket; NULL if that fails at once */
+ngx_http_ratelimit_redis_connection_t *ngx_http_ratelimit_redis_connect(
+    ngx_http_ratelimit_redis_t *redis, u_char *address, in_port_t port,
+    ngx_http_ratelimit_redis_owner_t *owner);
+void ngx_http_ratelimit_redis_disconnect(
+    ngx_http_ratelimit_redis_connection_t *connection);
+
+ngx_int_t ngx_http_ratelimit_redis_connection_send(
+    ngx_http_ratelimit_redis_connection_t *connection,
+    ngx_http_ratelimit_redis_message_t *message);
+
+/* reads what has arrived, before nginx's event loop says so */
+void ngx_http_ratelimit_redis_connection_read(
+    ngx_http_ratelimit_redis_connection_t *connection);
+
+/* whether it is connected, with the right user and database */
+ngx_uint_t ngx_http_ratelimit_redis_connection_ready(
+    ngx_http_ratelimit_redis_connection_t *connection);
+
+/* a message has expired: a connection without any reply is closed */
+void ngx_http_ratelimit_redis_connection_expire(
+    ngx_http_ratelimit_redis_message_t *message);
+
+
+/* ngx_http_ratelimit_redis_server.c */
+
+typedef void (*ngx_http_ratelimit_redis_timeout_pt)(
+    ngx_http_ratelimit_redis_command_t *command);
+
+
+/* one server, and what a worker has of it */
+
+struct ngx_http_ratelimit_redis_server_s {
+    ngx_http_ratelimit_redis_t     *redis;    /* settings */
+    ratelimit_breaker_t            *breaker;
 
     ngx_addr_t                     *addrs;
     ngx_uint_t                      naddrs;
-    ngx_uint_t                      addr;     /* the next to be tried */
+    ngx_uint_t                      addr;     /* the next one to be tried */
     ngx_resolver_t                 *resolver; /* NULL: the host is an address,
                                                  or there is none */
     ngx_msec_t                      resolver_timeout;
     ngx_uint_t                      resolving;
     ngx_addr_t                     *resolved; /* to be freed, or NULL */
 
-    ngx_http_ratelimit_redis_conn_t  **conns;
-    ngx_uint_t                      conn;     /* whose turn it is */
+    ngx_http_ratelimit_redis_owner_t         owner;  /* of the connections */
+    ngx_http_ratelimit_redis_connection_t  **connections;
+    ngx_uint_t                      current;  /* used last */
 
-    ngx_queue_t                     pending;  /* commands, by deadline */
-    ngx_event_t                    *timer;    /* of the first of them */
+    ngx_queue_t                     commands; /* by deadline */
+    ngx_event_t                     timer;    /* of the first of them */
+    ngx_connection_t                dummy;    /* of the timer */
+    ngx_http_ratelimit_redis_timeout_pt  on_timeout;
 
     size_t                          reason_len;
     u_char                          reason[NGX_HTTP_RATELIMIT_REDIS_REASON];
 };
 
 
-/* a command outlives its query, which may be cancelled or run out of time */
+ngx_http_ratelimit_redis_server_t *ngx_http_ratelimit_redis_server_create(
+    ngx_conf_t *cf, ngx_http_ratelimit_redis_t *redis);
 
-typedef struct {
-    ngx_queue_t                     queue;    /* of all that are pending */
-    ngx_queue_t                     held;     /* until there is a greeting */
-    ngx_http_ratelimit_redis_t     *redis;
-    ngx_http_ratelimit_query_t     *query;    /* NULL: nobody waits */
-    ngx_http_ratelimit_redis_conn_t  *conn;   /* where the answer comes */
+ngx_int_t ngx_http_ratelimit_redis_server_open(
+    ngx_http_ratelimit_redis_server_t *server, ngx_cycle_t *cycle);
+void ngx_http_ratelimit_redis_server_close(
+    ngx_http_ratelimit_redis_server_t *server);
+
+/* except connections that are being made: that may take longer than a reply */
+void ngx_http_ratelimit_redis_server_close_ready(
+    ngx_http_ratelimit_redis_server_t *server);
+
+/* on any connection; NGX_ERROR if there is none and none can be made */
+ngx_int_t ngx_http_ratelimit_redis_server_send(
+    ngx_http_ratelimit_redis_server_t *server,
+    ngx_http_ratelimit_redis_message_t *message);
+
+void ngx_http_ratelimit_redis_server_read(
+    ngx_http_ratelimit_redis_server_t *server);
+
+/* why the server can't be used, with what it said itself, or NULL */
+void ngx_http_ratelimit_redis_set_reason(
+    ngx_http_ratelimit_redis_server_t *server, ngx_str_t *said,
+    const char *fmt, ...);
+
+
+/* ngx_http_ratelimit_redis_timeout.c */
+
+/* a command outlives its query, which may be cancelled or time out */
+
+struct ngx_http_ratelimit_redis_command_s {
+    ngx_http_ratelimit_redis_message_t  message;
+    ngx_queue_t                     queue;    /* by deadline, unless expired */
+    ngx_http_ratelimit_redis_server_t  *server;
+    ngx_http_ratelimit_query_t     *query;    /* or NULL */
     ngx_msec_t                      sent;
     ngx_msec_t                      deadline;
     ratelimit_script_e              op;
-    ratelimit_breaker_e             told;
+    ratelimit_breaker_e             permit;
     ngx_uint_t                      n;        /* limits */
     unsigned                        algorithms;
-    unsigned                        expired:1;
-    unsigned                        loaded:1; /* sent with its script */
-    unsigned                        unwanted:1; /* what it is charged, but for
-                                                   what is kept */
+    unsigned                        undo:1;   /* charges of some limits */
+    u_char                         *eval;     /* with the whole script, if it
+                                                 was sent so; or NULL */
     u_char                         *args;     /* what follows the script */
     u_char                         *last;
     u_char                          data[1];
-} ngx_http_ratelimit_redis_command_t;
+};
 
 
-typedef enum {
-    NGX_HTTP_RATELIMIT_REDIS_STRING = 0,
-    NGX_HTTP_RATELIMIT_REDIS_ERROR,
-    NGX_HTTP_RATELIMIT_REDIS_OTHER,
-    NGX_HTTP_RATELIMIT_REDIS_LOST             /* nobody knows if it was done */
-} ngx_http_ratelimit_redis_reply_e;
-
-
-/* ngx_http_ratelimit_redis.c */
-
-extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store;
-
-/* the answer to a command that was sent; the command is gone thereafter */
-void ngx_http_ratelimit_redis_reply(ngx_http_ratelimit_redis_command_t *command,
-    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
-
-/*
- * Tells who waits.  Redis has decided at some time since it was asked, which is
- * as long ago as age.  The request may be gone thereafter.
- */
-void ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_t *redis,
-    ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_msec_t age);
-
-
-/* ngx_http_ratelimit_redis_pending.c */
-
-void ngx_http_ratelimit_redis_await(
+/* on_timeout is called for a command that has been removed */
+void ngx_http_ratelimit_redis_timeout_init(
+    ngx_http_ratelimit_redis_server_t *server,
+    ngx_http_ratelimit_redis_timeout_pt on_timeout);
+void ngx_http_ratelimit_redis_timeout_add(
+    ngx_http_ratelimit_redis_command_t *command);
+void ngx_http_ratelimit_redis_timeout_remove(
     ngx_http_ratelimit_redis_command_t *command);
 
-/* what was asked in the turn of the event loop that began then leaves now */
-void ngx_http_ratelimit_redis_sent(ngx_http_ratelimit_redis_t *redis,
-    ngx_msec_t turn);
+/* the worker exits: no handler will be called any more */
+void ngx_http_ratelimit_redis_timeout_remove_all(
+    ngx_http_ratelimit_redis_server_t *server);
 
-void ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev);
-
-/* from now on nobody waits for the command; returns who did, or NULL */
-ngx_http_ratelimit_query_t *ngx_http_ratelimit_redis_leave(
-    ngx_http_ratelimit_redis_command_t *command);
-
-/* the worker ends at once: those who wait will never be told */
-void ngx_http_ratelimit_redis_abandon(ngx_http_ratelimit_redis_t *redis);
-
-
-/* ngx_http_ratelimit_redis_health.c */
-
-/* it has answered, or failed who was told so before */
-void ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_t *redis);
-void ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_t *redis,
-    ratelimit_breaker_e told);
-
-/* notes why a server can't be used */
-void ngx_http_ratelimit_redis_reason(ngx_http_ratelimit_redis_t *redis,
-    const char *what, const char *text, size_t len);
+/* whether the server may be used; its replies and failures are reported */
+ratelimit_breaker_e ngx_http_ratelimit_redis_permit(
+    ngx_http_ratelimit_redis_server_t *server);
+void ngx_http_ratelimit_redis_success(
+    ngx_http_ratelimit_redis_server_t *server);
+void ngx_http_ratelimit_redis_failure(
+    ngx_http_ratelimit_redis_server_t *server, ratelimit_breaker_e permit);
 
 
-/* ngx_http_ratelimit_redis_command.c: what is sent, as bytes */
+/* ngx_http_ratelimit_redis_protocol.c */
 
+/* NULL if there is no memory, or if the operation concerns no limit */
 ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_command(
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_query_t *q,
     ratelimit_script_e op);
+void ngx_http_ratelimit_redis_free_command(
+    ngx_http_ratelimit_redis_command_t *command);
 
-/* the store's use */
-ngx_int_t ngx_http_ratelimit_redis_use(ngx_conf_t *cf,
+/* the message of the command: with its script's hash, or the whole script */
+void ngx_http_ratelimit_redis_set_evalsha(
+    ngx_http_ratelimit_redis_command_t *command);
+ngx_int_t ngx_http_ratelimit_redis_set_eval(
+    ngx_http_ratelimit_redis_command_t *command);
+
+/*
+ * Sets the verdicts of the query, if there is one.  NGX_AGAIN if Redis does not
+ * know the script: then nothing was executed.
+ */
+ngx_int_t ngx_http_ratelimit_redis_parse_reply(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
+
+/* the part of the keys in Redis that follows the key of a client */
+ngx_int_t ngx_http_ratelimit_redis_key_suffix(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
 
-/* with the whole script, for who does not know it; freed by the caller */
-u_char *ngx_http_ratelimit_redis_create_eval(
-    ngx_http_ratelimit_redis_command_t *command, size_t *len);
 
+/* ngx_http_ratelimit_redis_undo.c */
 
-/* ngx_http_ratelimit_redis_unwanted.c */
-
-/* who has asked is gone: some charges are kept, as they have no cost */
-void ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_command_t *command,
-    ngx_http_ratelimit_query_t *q);
-
-/*
- * It is decided without Redis, which may still charge: that stays so, unless
- * the request is refused, or what counts is settled without Redis as well.
- */
-void ngx_http_ratelimit_redis_disown(
+/* the request is gone: what it is charged is undone where it has a cost */
+void ngx_http_ratelimit_redis_undo_cancelled(
     ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q);
 
-/* makes it give back what it has charged; NGX_DECLINED if that is nothing */
-ngx_int_t ngx_http_ratelimit_redis_turn(
-    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *reply);
-
-
-/* ngx_http_ratelimit_redis_conn.c: the connections of a worker */
-
-ngx_int_t ngx_http_ratelimit_redis_open(ngx_http_ratelimit_redis_t *redis,
-    ngx_cycle_t *cycle);
-void ngx_http_ratelimit_redis_close(ngx_http_ratelimit_redis_t *redis);
-
-/* but for those that are being made, which may take longer than a command */
-void ngx_http_ratelimit_redis_give_up(ngx_http_ratelimit_redis_t *redis);
-
 /*
- * Sends a command, with its script if it is to be loaded; the answer comes
- * later, never from inside.  NGX_ERROR if there is no connection and none can
- * be made.
+ * The request is decided without Redis, which may still charge it: that is
+ * undone if the request is refused, or if its status is settled elsewhere.
  */
-ngx_int_t ngx_http_ratelimit_redis_send(
-    ngx_http_ratelimit_redis_command_t *command);
+void ngx_http_ratelimit_redis_undo_expired(
+    ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q);
 
-/* reads what has come meanwhile, and was not seen yet */
-void ngx_http_ratelimit_redis_poll(ngx_http_ratelimit_redis_t *redis);
-
-/*
- * Nobody waits for the answer to the command any longer.  A connection on
- * which nothing comes is given up, though others may live.
- */
-void ngx_http_ratelimit_redis_expire(
-    ngx_http_ratelimit_redis_command_t *command);
+/* makes the command a refund; NGX_DECLINED if nothing has to be undone */
+ngx_int_t ngx_http_ratelimit_redis_undo(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *reply);
 
 
-/* ngx_http_ratelimit_redis_server.c */
+/* ngx_http_ratelimit_redis_mirror.c */
 
-/* when the configuration has been read, and before the zones' uses are added */
-ngx_int_t ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
-    ngx_http_ratelimit_redis_t *redis, void *tag);
-
-/* lets the zone be counted in its Redis */
-ngx_int_t ngx_http_ratelimit_redis_bind(ngx_conf_t *cf,
-    ngx_http_ratelimit_zone_t *zone, void *tag);
-
-/* looks for the addresses anew, for the next who connects */
-void ngx_http_ratelimit_redis_resolve(ngx_http_ratelimit_redis_t *redis);
-
-
-/* ngx_http_ratelimit_twin.c */
-
-void ngx_http_ratelimit_twin_charge(ngx_http_ratelimit_query_t *q);
-void ngx_http_ratelimit_twin_refund(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_redis_mirror_refund(ngx_http_ratelimit_query_t *q);
 
 
 /* ngx_http_ratelimit_redis_deny_cache.c */
@@ -257,6 +337,25 @@ ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find(
 void ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
     ngx_msec_t age);
 void ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q);
+
+
+/* ngx_http_ratelimit_redis_store.c */
+
+extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store;
+
+void ngx_http_ratelimit_redis_on_timeout(
+    ngx_http_ratelimit_redis_command_t *command);
+
+
+/* ngx_http_ratelimit_redis.c */
+
+/* when the configuration has been read, and before the zones' uses are added */
+ngx_int_t ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_t *redis, void *tag);
+
+/* the zone is counted in its Redis */
+ngx_int_t ngx_http_ratelimit_redis_declare_zone(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, void *tag);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_ */

@@ -1,7 +1,7 @@
 
 /*
- * A server as the configuration declares it, what all workers share of it, and
- * where it is.
+ * A server: its addresses, the connections of a worker, and the reason why it
+ * can't be used.
  */
 
 
@@ -9,60 +9,51 @@
 
 
 static ngx_int_t ngx_http_ratelimit_redis_find_host(ngx_conf_t *cf,
-    ngx_http_ratelimit_redis_t *redis);
+    ngx_http_ratelimit_redis_server_t *server);
 static ngx_uint_t ngx_http_ratelimit_redis_is_name(ngx_str_t *host);
-static ngx_int_t ngx_http_ratelimit_redis_init_shared(
-    ngx_shm_zone_t *shm_zone, void *data);
-static ngx_int_t ngx_http_ratelimit_redis_init_server(ngx_cycle_t *cycle,
-    ngx_http_ratelimit_redis_t *redis);
-static ngx_int_t ngx_http_ratelimit_redis_each(ngx_cycle_t *cycle,
-    ngx_int_t (*what)(ngx_cycle_t *cycle, ngx_http_ratelimit_redis_t *redis));
-static ngx_int_t ngx_http_ratelimit_redis_exit_server(ngx_cycle_t *cycle,
-    ngx_http_ratelimit_redis_t *redis);
 
-static void ngx_http_ratelimit_redis_resolved(ngx_resolver_ctx_t *ctx);
-static ngx_int_t ngx_http_ratelimit_redis_take_addrs(
-    ngx_http_ratelimit_redis_t *redis, ngx_resolver_ctx_t *ctx);
+static ngx_http_ratelimit_redis_connection_t *
+    ngx_http_ratelimit_redis_server_connect(
+    ngx_http_ratelimit_redis_server_t *server);
+static void ngx_http_ratelimit_redis_on_unreachable(void *data,
+    const char *reason);
+static void ngx_http_ratelimit_redis_on_error(void *data, const char *reason,
+    ngx_str_t *said);
+static void ngx_http_ratelimit_redis_on_close(void *data,
+    ngx_http_ratelimit_redis_connection_t *connection);
+
+static void ngx_http_ratelimit_redis_resolve(
+    ngx_http_ratelimit_redis_server_t *server);
+static void ngx_http_ratelimit_redis_on_resolve(ngx_resolver_ctx_t *ctx);
+static ngx_int_t ngx_http_ratelimit_redis_copy_addrs(
+    ngx_http_ratelimit_redis_server_t *server, ngx_resolver_ctx_t *ctx);
 
 
-ngx_int_t
-ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
-    ngx_http_ratelimit_redis_t *redis, void *tag)
+ngx_http_ratelimit_redis_server_t *
+ngx_http_ratelimit_redis_server_create(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_t *redis)
 {
-    u_char     *p;
-    ngx_str_t   name;
+    ngx_http_ratelimit_redis_server_t  *server;
 
-    name.len = sizeof("ratelimit:redis:") - 1 + redis->name.len;
-    name.data = ngx_pnalloc(cf->pool, name.len);
-    if (name.data == NULL) {
-        return NGX_ERROR;
+    server = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_redis_server_t));
+    if (server == NULL) {
+        return NULL;
     }
 
-    p = ngx_cpymem(name.data, "ratelimit:redis:",
-                   sizeof("ratelimit:redis:") - 1);
-    ngx_memcpy(p, redis->name.data, redis->name.len);
+    server->redis = redis;
 
-    redis->shm_zone = ngx_shared_memory_add(cf, &name, 8 * ngx_pagesize, tag);
-    if (redis->shm_zone == NULL) {
-        return NGX_ERROR;
+    server->owner.data = server;
+    server->owner.on_unreachable = ngx_http_ratelimit_redis_on_unreachable;
+    server->owner.on_error = ngx_http_ratelimit_redis_on_error;
+    server->owner.on_close = ngx_http_ratelimit_redis_on_close;
+
+    if (redis->path.len == 0
+        && ngx_http_ratelimit_redis_find_host(cf, server) != NGX_OK)
+    {
+        return NULL;
     }
 
-    redis->shm_zone->init = ngx_http_ratelimit_redis_init_shared;
-    redis->shm_zone->data = redis;
-
-    return redis->path.len ? NGX_OK
-                           : ngx_http_ratelimit_redis_find_host(cf, redis);
-}
-
-
-ngx_int_t
-ngx_http_ratelimit_redis_bind(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
-    void *tag)
-{
-    zone->store = &ngx_http_ratelimit_redis_store;
-    zone->twin |= (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL);
-
-    return ngx_http_ratelimit_redis_deny_cache_declare(cf, zone, tag);
+    return server;
 }
 
 
@@ -73,11 +64,14 @@ ngx_http_ratelimit_redis_bind(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
 
 static ngx_int_t
 ngx_http_ratelimit_redis_find_host(ngx_conf_t *cf,
-    ngx_http_ratelimit_redis_t *redis)
+    ngx_http_ratelimit_redis_server_t *server)
 {
-    ngx_url_t                  u;
-    ngx_int_t                  rc;
-    ngx_http_core_loc_conf_t  *clcf;
+    ngx_url_t                    u;
+    ngx_int_t                    rc;
+    ngx_http_core_loc_conf_t    *clcf;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = server->redis;
 
     ngx_memzero(&u, sizeof(ngx_url_t));
 
@@ -88,28 +82,28 @@ ngx_http_ratelimit_redis_find_host(ngx_conf_t *cf,
 
     rc = ngx_inet_resolve_host(cf->pool, &u);
 
-    redis->addrs = u.addrs;
-    redis->naddrs = u.naddrs;
+    server->addrs = u.addrs;
+    server->naddrs = u.naddrs;
 
     if (ngx_http_ratelimit_redis_is_name(&redis->host)
         && clcf->resolver != NULL && clcf->resolver->connections.nelts)
     {
-        redis->resolver = clcf->resolver;
-        redis->resolver_timeout = (clcf->resolver_timeout
-                                   == NGX_CONF_UNSET_MSEC)
-                                  ? 30000 : clcf->resolver_timeout;
+        server->resolver = clcf->resolver;
+        server->resolver_timeout = (clcf->resolver_timeout
+                                    == NGX_CONF_UNSET_MSEC)
+                                   ? 30000 : clcf->resolver_timeout;
     }
 
     if (rc == NGX_OK) {
         return NGX_OK;
     }
 
-    ngx_log_error((redis->resolver ? NGX_LOG_WARN : NGX_LOG_EMERG), cf->log, 0,
+    ngx_log_error((server->resolver ? NGX_LOG_WARN : NGX_LOG_EMERG), cf->log, 0,
                   "%s in \"%V\" of the \"ratelimit_redis\" directive "
                   "in %V:%ui", u.err ? u.err : "host not found", &redis->host,
                   &redis->file, redis->line);
 
-    return redis->resolver ? NGX_OK : NGX_ERROR;
+    return server->resolver ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -124,196 +118,276 @@ ngx_http_ratelimit_redis_is_name(ngx_str_t *host)
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
+ngx_int_t
+ngx_http_ratelimit_redis_server_open(ngx_http_ratelimit_redis_server_t *server,
+    ngx_cycle_t *cycle)
 {
-    ngx_slab_pool_t             *shpool;
-    ngx_http_ratelimit_redis_t  *redis;
+    ngx_uint_t  i;
 
-    redis = shm_zone->data;
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
-
-    if (data == NULL && !shm_zone->shm.exists) {
-        shpool->data = ngx_slab_calloc(shpool,
-                                    sizeof(ngx_http_ratelimit_redis_shared_t));
-        if (shpool->data == NULL) {
-            return NGX_ERROR;
-        }
+    server->connections = ngx_pcalloc(cycle->pool,
+                            server->redis->connections
+                            * sizeof(ngx_http_ratelimit_redis_connection_t *));
+    if (server->connections == NULL) {
+        return NGX_ERROR;
     }
 
-    redis->shared = shpool->data;
+    /* if that fails, requests will try again */
+
+    for (i = 0; i < server->redis->connections; i++) {
+        server->connections[i] = ngx_http_ratelimit_redis_server_connect(
+                                                                      server);
+    }
 
     return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_redis_server_close(
+    ngx_http_ratelimit_redis_server_t *server)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < server->redis->connections; i++) {
+        if (server->connections[i] != NULL) {
+            ngx_http_ratelimit_redis_disconnect(server->connections[i]);
+        }
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_server_close_ready(
+    ngx_http_ratelimit_redis_server_t *server)
+{
+    ngx_uint_t                              i;
+    ngx_http_ratelimit_redis_connection_t  *conn;
+
+    for (i = 0; i < server->redis->connections; i++) {
+        conn = server->connections[i];
+
+        if (conn != NULL && ngx_http_ratelimit_redis_connection_ready(conn)) {
+            ngx_http_ratelimit_redis_disconnect(conn);
+        }
+    }
 }
 
 
 ngx_int_t
-ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle)
+ngx_http_ratelimit_redis_server_send(ngx_http_ratelimit_redis_server_t *server,
+    ngx_http_ratelimit_redis_message_t *message)
 {
-    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
-    {
-        return NGX_OK;
+    ngx_http_ratelimit_redis_connection_t  **conn;
+
+    if (++server->current >= server->redis->connections) {
+        server->current = 0;
     }
 
-    return ngx_http_ratelimit_redis_each(cycle,
-                                         ngx_http_ratelimit_redis_init_server);
+    conn = &server->connections[server->current];
+
+    if (*conn == NULL) {
+        *conn = ngx_http_ratelimit_redis_server_connect(server);
+
+        if (*conn == NULL) {
+            return NGX_ERROR;
+        }
+    }
+
+    return ngx_http_ratelimit_redis_connection_send(*conn, message);
 }
 
 
 void
-ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle)
+ngx_http_ratelimit_redis_server_read(
+    ngx_http_ratelimit_redis_server_t *server)
 {
-    (void) ngx_http_ratelimit_redis_each(cycle,
-                                         ngx_http_ratelimit_redis_exit_server);
-}
+    ngx_uint_t  i;
 
-
-/* they are known by their init handler */
-
-static ngx_int_t
-ngx_http_ratelimit_redis_each(ngx_cycle_t *cycle,
-    ngx_int_t (*what)(ngx_cycle_t *cycle, ngx_http_ratelimit_redis_t *redis))
-{
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_shm_zone_t   *shm_zone;
-
-    for (part = &cycle->shared_memory.part; part; part = part->next) {
-        shm_zone = part->elts;
-
-        for (i = 0; i < part->nelts; i++) {
-
-            if (shm_zone[i].init == ngx_http_ratelimit_redis_init_shared
-                && what(cycle, shm_zone[i].data) != NGX_OK)
-            {
-                return NGX_ERROR;
-            }
+    for (i = 0; i < server->redis->connections; i++) {
+        if (server->connections[i] != NULL) {
+            ngx_http_ratelimit_redis_connection_read(server->connections[i]);
         }
     }
-
-    return NGX_OK;
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_redis_init_server(ngx_cycle_t *cycle,
-    ngx_http_ratelimit_redis_t *redis)
+static ngx_http_ratelimit_redis_connection_t *
+ngx_http_ratelimit_redis_server_connect(
+    ngx_http_ratelimit_redis_server_t *server)
 {
-    ngx_event_t       *timer;
-    ngx_connection_t  *dummy;
+    size_t                       len;
+    u_char                       text[NGX_SOCKADDR_STRLEN + 1];
+    ngx_addr_t                  *addr;
+    ngx_http_ratelimit_redis_t  *redis;
 
-    timer = ngx_pcalloc(cycle->pool, sizeof(ngx_event_t));
-    dummy = ngx_pcalloc(cycle->pool, sizeof(ngx_connection_t));
+    redis = server->redis;
 
-    if (timer == NULL || dummy == NULL) {
-        return NGX_ERROR;
+    /* unless a better reason is known */
+
+    ngx_http_ratelimit_redis_set_reason(server, NULL, "could not connect");
+
+    if (redis->path.len) {
+        return ngx_http_ratelimit_redis_connect(redis, redis->path.data, 0,
+                                                &server->owner);
     }
 
-    dummy->fd = (ngx_socket_t) -1;
-    dummy->data = redis;
+    ngx_http_ratelimit_redis_resolve(server);
 
-    timer->handler = ngx_http_ratelimit_redis_timer_handler;
-    timer->data = dummy;
-    timer->log = cycle->log;
-    timer->cancelable = 1;
+    if (server->naddrs == 0) {
+        ngx_http_ratelimit_redis_set_reason(server, &redis->host,
+                                            "host not found");
+        return NULL;
+    }
 
-    redis->timer = timer;
-    ngx_queue_init(&redis->pending);
+    addr = &server->addrs[server->addr % server->naddrs];
 
-    return ngx_http_ratelimit_redis_open(redis, cycle);
+    len = ngx_sock_ntop(addr->sockaddr, addr->socklen, text,
+                        NGX_SOCKADDR_STRLEN, 0);
+    text[len] = '\0';
+
+    return ngx_http_ratelimit_redis_connect(redis, text, redis->port,
+                                            &server->owner);
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_redis_exit_server(ngx_cycle_t *cycle,
-    ngx_http_ratelimit_redis_t *redis)
+static void
+ngx_http_ratelimit_redis_on_unreachable(void *data, const char *reason)
 {
-    ngx_http_ratelimit_redis_shared_t  *shared;
+    ngx_http_ratelimit_redis_server_t  *server = data;
 
-    if (redis->conns == NULL) {
-        return NGX_OK;
+    server->addr++;
+
+    ngx_http_ratelimit_redis_set_reason(server, NULL, "%s", reason);
+}
+
+
+static void
+ngx_http_ratelimit_redis_on_error(void *data, const char *reason,
+    ngx_str_t *said)
+{
+    ngx_http_ratelimit_redis_set_reason(data, said, "%s", reason);
+}
+
+
+static void
+ngx_http_ratelimit_redis_on_close(void *data,
+    ngx_http_ratelimit_redis_connection_t *connection)
+{
+    ngx_http_ratelimit_redis_server_t  *server = data;
+
+    ngx_uint_t  i;
+
+    for (i = 0; i < server->redis->connections; i++) {
+        if (server->connections[i] == connection) {
+            server->connections[i] = NULL;
+        }
     }
-
-    ngx_http_ratelimit_redis_abandon(redis);
-    ngx_http_ratelimit_redis_close(redis);
-
-    shared = redis->shared;
-
-    ngx_log_error(NGX_LOG_INFO, cycle->log, 0,
-                  "ratelimit: redis \"%V\" so far: %uA commands, %uA timeouts, "
-                  "%uA errors, %uA changes of state, %uA decisions without it, "
-                  "%uA refusals known already",
-                  &redis->name, shared->commands, shared->timeouts,
-                  shared->errors, shared->changes, shared->fallbacks,
-                  shared->denied);
-
-    return NGX_OK;
 }
 
 
 /*
- * Nobody waits for the answer: the addresses that are known are tried, and the
- * new ones by those who try next.
+ * Of what the server said, only printable characters are logged, and nothing
+ * behind a comma: there Redis repeats what it was sent, a password or a key.
  */
 
 void
-ngx_http_ratelimit_redis_resolve(ngx_http_ratelimit_redis_t *redis)
+ngx_http_ratelimit_redis_set_reason(ngx_http_ratelimit_redis_server_t *server,
+    ngx_str_t *said, const char *fmt, ...)
+{
+    u_char   c, *p, *last;
+    size_t   i;
+    va_list  args;
+
+    p = server->reason;
+    last = server->reason + NGX_HTTP_RATELIMIT_REDIS_REASON;
+
+    va_start(args, fmt);
+    p = ngx_vslprintf(p, last, fmt, args);
+    va_end(args);
+
+    if (said != NULL) {
+        p = ngx_slprintf(p, last, " \"");
+
+        for (i = 0; i < said->len && p < last - 1; i++) {
+            c = said->data[i];
+
+            if (c == ',') {
+                break;
+            }
+
+            *p++ = (c < 0x20 || c > 0x7e) ? '?' : c;
+        }
+
+        p = ngx_slprintf(p, last, "\"");
+    }
+
+    server->reason_len = p - server->reason;
+}
+
+
+/*
+ * Nothing waits for the result: the next connection uses the new addresses, and
+ * this one those that are known.
+ */
+
+static void
+ngx_http_ratelimit_redis_resolve(ngx_http_ratelimit_redis_server_t *server)
 {
     ngx_resolver_ctx_t  *ctx;
 
-    if (redis->resolver == NULL || redis->resolving || ngx_exiting) {
+    if (server->resolver == NULL || server->resolving || ngx_exiting) {
         return;
     }
 
-    ctx = ngx_resolve_start(redis->resolver, NULL);
+    ctx = ngx_resolve_start(server->resolver, NULL);
 
     if (ctx == NULL || ctx == NGX_NO_RESOLVER) {
         return;
     }
 
-    ctx->name = redis->host;
-    ctx->handler = ngx_http_ratelimit_redis_resolved;
-    ctx->data = redis;
-    ctx->timeout = redis->resolver_timeout;
+    ctx->name = server->redis->host;
+    ctx->handler = ngx_http_ratelimit_redis_on_resolve;
+    ctx->data = server;
+    ctx->timeout = server->resolver_timeout;
     ctx->cancelable = 1;
 
-    redis->resolving = 1;
+    server->resolving = 1;
 
     if (ngx_resolve_name(ctx) != NGX_OK) {
-        redis->resolving = 0;
+        server->resolving = 0;
     }
 }
 
 
 static void
-ngx_http_ratelimit_redis_resolved(ngx_resolver_ctx_t *ctx)
+ngx_http_ratelimit_redis_on_resolve(ngx_resolver_ctx_t *ctx)
 {
-    ngx_http_ratelimit_redis_t  *redis;
+    ngx_http_ratelimit_redis_server_t  *server;
 
-    redis = ctx->data;
-    redis->resolving = 0;
+    server = ctx->data;
+    server->resolving = 0;
 
     if (ctx->state) {
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
                       "ratelimit: host \"%V\" of redis \"%V\" "
                       "could not be resolved (%i: %s)",
-                      &ctx->name, &redis->name, ctx->state,
+                      &ctx->name, &server->redis->name, ctx->state,
                       ngx_resolver_strerror(ctx->state));
 
-    } else if (ngx_http_ratelimit_redis_take_addrs(redis, ctx) != NGX_OK) {
+    } else if (ngx_http_ratelimit_redis_copy_addrs(server, ctx) != NGX_OK) {
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "ratelimit: no memory for the addresses of redis \"%V\"",
-                      &redis->name);
+                      &server->redis->name);
     }
 
     ngx_resolve_name_done(ctx);
 }
 
 
-/* the former ones stay in place until the new ones are */
+/* the former addresses stay in place until the new ones are */
 
 static ngx_int_t
-ngx_http_ratelimit_redis_take_addrs(ngx_http_ratelimit_redis_t *redis,
+ngx_http_ratelimit_redis_copy_addrs(ngx_http_ratelimit_redis_server_t *server,
     ngx_resolver_ctx_t *ctx)
 {
     u_char      *p;
@@ -339,13 +413,13 @@ ngx_http_ratelimit_redis_take_addrs(ngx_http_ratelimit_redis_t *redis,
         p += sizeof(ngx_sockaddr_t);
     }
 
-    if (redis->resolved != NULL) {
-        ngx_free(redis->resolved);
+    if (server->resolved != NULL) {
+        ngx_free(server->resolved);
     }
 
-    redis->resolved = addrs;
-    redis->addrs = addrs;
-    redis->naddrs = ctx->naddrs;
+    server->resolved = addrs;
+    server->addrs = addrs;
+    server->naddrs = ctx->naddrs;
 
     return NGX_OK;
 }

@@ -71,8 +71,8 @@ typedef struct {
     ngx_http_ratelimit_backend_e    backend;
     ngx_uint_t                      reserved; /* its charge may be given back
                                                  when the outcome is known */
-    uint64_t                        stamp;    /* of the twin in shared memory
-                                                 that a charge in Redis has */
+    uint64_t                        stamp;    /* of the charge in the mirror
+                                                 of a zone in Redis */
 } ngx_http_ratelimit_subject_t;
 
 
@@ -149,7 +149,7 @@ struct ngx_http_ratelimit_zone_s {
 
     const ngx_http_ratelimit_store_t  *store;
     ngx_http_ratelimit_redis_t     *redis;     /* NULL: counted in memory */
-    ngx_uint_t                      twin;      /* counted there, too */
+    ngx_uint_t                      mirror;    /* counted there, too */
 
     /* the store's own */
     ngx_array_t                     uses;      /* ngx_http_ratelimit_use_t * */

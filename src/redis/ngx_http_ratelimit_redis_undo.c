@@ -1,7 +1,7 @@
 
 /*
- * What Redis may have charged, or may still, for a request that is not there
- * any more, or was decided without it: the command is made one that gives back.
+ * What Redis has charged, or will charge, for a request that is gone or was
+ * decided without it: once the reply is there, the command becomes a refund.
  */
 
 
@@ -13,28 +13,27 @@
     (sizeof("$72" CRLF) - 1 + RATELIMIT_SCRIPT_ARGUMENT + sizeof(CRLF) - 1)
 
 
-static void ngx_http_ratelimit_redis_want(
-    ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i,
-    ngx_uint_t wanted);
+static void ngx_http_ratelimit_redis_mark_undo(
+    ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i, ngx_uint_t undo);
 static u_char *ngx_http_ratelimit_redis_argument(
     ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i);
 
 
 void
-ngx_http_ratelimit_redis_keep(ngx_http_ratelimit_redis_command_t *command,
-    ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_redis_undo_cancelled(
+    ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t  i;
 
     for (i = 0; i < command->n; i++) {
-        ngx_http_ratelimit_redis_want(command, i, q->items[i].cost == 0);
+        ngx_http_ratelimit_redis_mark_undo(command, i, q->items[i].cost != 0);
     }
 }
 
 
 void
-ngx_http_ratelimit_redis_disown(ngx_http_ratelimit_redis_command_t *command,
-    ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_redis_undo_expired(
+    ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t                     i, closed;
     ngx_http_ratelimit_subject_t  *subject;
@@ -48,34 +47,36 @@ ngx_http_ratelimit_redis_disown(ngx_http_ratelimit_redis_command_t *command,
     }
 
     for (i = 0; i < command->n; i++) {
-        ngx_http_ratelimit_redis_want(command, i,
-                                      !closed && !subject[i].reserved);
+        ngx_http_ratelimit_redis_mark_undo(command, i,
+                                           closed || subject[i].reserved);
     }
 }
 
 
 static void
-ngx_http_ratelimit_redis_want(ngx_http_ratelimit_redis_command_t *command,
-    ngx_uint_t i, ngx_uint_t wanted)
+ngx_http_ratelimit_redis_mark_undo(
+    ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i, ngx_uint_t undo)
 {
-    if (wanted) {
-        ratelimit_script_no_refund(ngx_http_ratelimit_redis_argument(command,
-                                                                     i));
+    if (undo) {
+        command->undo = 1;
 
     } else {
-        command->unwanted = 1;
+        ratelimit_script_no_refund(ngx_http_ratelimit_redis_argument(command,
+                                                                     i));
     }
 }
 
 
 ngx_int_t
-ngx_http_ratelimit_redis_turn(ngx_http_ratelimit_redis_command_t *command,
-    ngx_str_t *reply)
+ngx_http_ratelimit_redis_undo(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *reply)
 {
     u_char      *op;
     ngx_uint_t   i;
 
-    if (reply->len != command->n * RATELIMIT_SCRIPT_VERDICT) {
+    if (!command->undo || type != NGX_HTTP_RATELIMIT_REDIS_STRING
+        || reply->len != command->n * RATELIMIT_SCRIPT_VERDICT)
+    {
         return NGX_DECLINED;
     }
 
@@ -93,13 +94,17 @@ ngx_http_ratelimit_redis_turn(ngx_http_ratelimit_redis_command_t *command,
          - (sizeof("c" CRLF) - 1);
 
     *op = RATELIMIT_SCRIPT_REFUND;
+
     command->op = RATELIMIT_SCRIPT_REFUND;
+    command->undo = 0;
+
+    ngx_http_ratelimit_redis_set_evalsha(command);
 
     return NGX_OK;
 }
 
 
-/* arguments stand at the end, behind the letter of the operation */
+/* arguments are at the end, behind the letter of the operation */
 
 static u_char *
 ngx_http_ratelimit_redis_argument(ngx_http_ratelimit_redis_command_t *command,

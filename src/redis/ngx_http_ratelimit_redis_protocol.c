@@ -1,11 +1,11 @@
 
 /*
- * What is sent to Redis, as bytes: one command for all limits of a query.
+ * The protocol: one command for all limits of a query, and its reply.
  *
  *   EVALSHA sha n key... op argument...
  *
  * A counter's key is PREFIX{KEY}:ZONE:NAME:TAG, where the tag is the period in
- * seconds, a letter for the algorithm and the number of its buckets.  As the
+ * seconds, the letter of the algorithm and the number of sub-windows.  As the
  * parts behind the key never contain a colon of their own, no two counters
  * have one key; and in a cluster all counters of a client are in one slot.
  */
@@ -52,6 +52,8 @@ static u_char *ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark,
     size_t len);
 static u_char *ngx_http_ratelimit_redis_write_number(u_char *p,
     uint64_t number);
+static ngx_int_t ngx_http_ratelimit_redis_parse_verdicts(
+    ngx_http_ratelimit_query_t *q, ngx_str_t *text);
 static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
 
 
@@ -60,13 +62,6 @@ static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
 static ngx_http_ratelimit_redis_script_t
     ngx_http_ratelimit_redis_scripts[RATELIMIT_SCRIPTS];
 
-
-/* by ratelimit_algorithm_e */
-
-static u_char  ngx_http_ratelimit_redis_letters[] = "fwltk";
-
-
-/* NULL if there is no memory, or nothing to be said */
 
 ngx_http_ratelimit_redis_command_t *
 ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
@@ -79,17 +74,12 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
 
     ngx_memzero(&measured, sizeof(ngx_http_ratelimit_redis_command_t));
 
-    measured.redis = redis;
+    measured.server = redis->server;
     measured.op = op;
 
     len = ngx_http_ratelimit_redis_measure(&measured, q);
 
     if (measured.n == 0) {
-        return NULL;
-    }
-
-    script = ngx_http_ratelimit_redis_script(measured.algorithms);
-    if (script == NULL) {
         return NULL;
     }
 
@@ -100,6 +90,7 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
     }
 
     *command = measured;
+    script = ngx_http_ratelimit_redis_script(command->algorithms);
 
     p = ngx_http_ratelimit_redis_write_len(command->data, '*',
                                            4 + 2 * command->n);
@@ -110,42 +101,68 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
     command->args = p;
     command->last = ngx_http_ratelimit_redis_write_args(p, command, q);
 
+    ngx_http_ratelimit_redis_set_evalsha(command);
+
     return command;
 }
 
 
-u_char *
-ngx_http_ratelimit_redis_create_eval(
-    ngx_http_ratelimit_redis_command_t *command, size_t *len)
+void
+ngx_http_ratelimit_redis_free_command(
+    ngx_http_ratelimit_redis_command_t *command)
 {
-    u_char                             *p, *data;
+    if (command->eval != NULL) {
+        ngx_free(command->eval);
+    }
+
+    ngx_free(command);
+}
+
+
+void
+ngx_http_ratelimit_redis_set_evalsha(
+    ngx_http_ratelimit_redis_command_t *command)
+{
+    if (command->eval != NULL) {
+        ngx_free(command->eval);
+        command->eval = NULL;
+    }
+
+    command->message.data = command->data;
+    command->message.len = command->last - command->data;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_set_eval(ngx_http_ratelimit_redis_command_t *command)
+{
+    u_char                             *p;
     size_t                              size, args;
     ngx_http_ratelimit_redis_script_t  *script;
 
     script = ngx_http_ratelimit_redis_script(command->algorithms);
-    if (script == NULL) {
-        return NULL;
-    }
 
     args = command->last - command->args;
     size = sizeof("*" CRLF "$4" CRLF "EVAL" CRLF) + NGX_INT_T_LEN
            + NGX_HTTP_RATELIMIT_REDIS_FRAME + script->len + args;
 
-    data = ngx_alloc(size, ngx_cycle->log);
-    if (data == NULL) {
-        return NULL;
+    command->eval = ngx_alloc(size, ngx_cycle->log);
+    if (command->eval == NULL) {
+        return NGX_ERROR;
     }
 
-    p = ngx_http_ratelimit_redis_write_len(data, '*', 4 + 2 * command->n);
+    p = ngx_http_ratelimit_redis_write_len(command->eval, '*',
+                                           4 + 2 * command->n);
     p = ngx_cpymem(p, "$4" CRLF "EVAL" CRLF,
                    sizeof("$4" CRLF "EVAL" CRLF) - 1);
     p = ngx_http_ratelimit_redis_write_len(p, '$', script->len);
     p = ngx_cpymem(p, script->text, script->len);
     p = ngx_cpymem(p, command->args, args);
 
-    *len = p - data;
+    command->message.data = command->eval;
+    command->message.len = p - command->eval;
 
-    return data;
+    return NGX_OK;
 }
 
 
@@ -177,7 +194,7 @@ ngx_http_ratelimit_redis_script(unsigned algorithms)
 }
 
 
-/* what was not charged is not given back */
+/* whether the operation concerns a limit */
 
 static ngx_uint_t
 ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
@@ -197,7 +214,7 @@ ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
 }
 
 
-/* counts the limits, too; returns how many bytes there are at most */
+/* counts the limits, too; returns the number of bytes, at most */
 
 static size_t
 ngx_http_ratelimit_redis_measure(ngx_http_ratelimit_redis_command_t *command,
@@ -220,7 +237,8 @@ ngx_http_ratelimit_redis_measure(ngx_http_ratelimit_redis_command_t *command,
 
         subject = &q->subjects[i];
 
-        len += NGX_HTTP_RATELIMIT_REDIS_FRAME + command->redis->prefix.len
+        len += NGX_HTTP_RATELIMIT_REDIS_FRAME
+               + command->server->redis->prefix.len
                + sizeof("{") - 1 + subject->key.len + subject->use->suffix.len
                + NGX_HTTP_RATELIMIT_REDIS_TAG
                + NGX_HTTP_RATELIMIT_REDIS_FRAME + RATELIMIT_SCRIPT_ARGUMENT;
@@ -233,7 +251,7 @@ ngx_http_ratelimit_redis_measure(ngx_http_ratelimit_redis_command_t *command,
 }
 
 
-/* begins with the end of the line that the script is on */
+/* begins with the end of the line of the script */
 
 static u_char *
 ngx_http_ratelimit_redis_write_args(u_char *p,
@@ -254,7 +272,7 @@ ngx_http_ratelimit_redis_write_args(u_char *p,
         item = &q->items[i];
 
         if (ngx_http_ratelimit_redis_concerns(item, command->op)) {
-            p = ngx_http_ratelimit_redis_write_key(p, command->redis,
+            p = ngx_http_ratelimit_redis_write_key(p, command->server->redis,
                                                    &q->subjects[i], item);
         }
     }
@@ -308,23 +326,23 @@ ngx_http_ratelimit_redis_write_key(u_char *p, ngx_http_ratelimit_redis_t *redis,
 static u_char *
 ngx_http_ratelimit_redis_write_tag(u_char *p, ratelimit_item_t *item)
 {
-    const ratelimit_shape_t  *shape;
+    const ratelimit_algorithm_t  *algorithm;
 
-    shape = item->shape;
+    algorithm = ratelimit_algorithms[item->shape->algorithm];
 
     p = ngx_http_ratelimit_redis_write_number(p, item->rule->period
                                                  / RATELIMIT_SECOND);
-    *p++ = ngx_http_ratelimit_redis_letters[shape->algorithm];
+    *p++ = (u_char) algorithm->letter;
 
-    if (shape->algorithm == RATELIMIT_SLIDING_WINDOW) {
-        p = ngx_http_ratelimit_redis_write_number(p, shape->buckets);
+    if (algorithm->takes & RATELIMIT_TAKES_BUCKETS) {
+        p = ngx_http_ratelimit_redis_write_number(p, item->shape->buckets);
     }
 
     return p;
 }
 
 
-/* how many arguments, or bytes, follow */
+/* the number of arguments or bytes that follow */
 
 static u_char *
 ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark, size_t len)
@@ -355,10 +373,80 @@ ngx_http_ratelimit_redis_write_number(u_char *p, uint64_t number)
 }
 
 
+ngx_int_t
+ngx_http_ratelimit_redis_parse_reply(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
+{
+    if (type == NGX_HTTP_RATELIMIT_REDIS_LOST) {
+        return NGX_ERROR;
+    }
+
+    if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
+
+        if (command->eval == NULL && text->len >= sizeof("NOSCRIPT") - 1
+            && ngx_strncmp(text->data, "NOSCRIPT", sizeof("NOSCRIPT") - 1) == 0)
+        {
+            /* without a query, a decision need not be made any more */
+
+            return (command->op == RATELIMIT_SCRIPT_CHECK
+                    && command->query == NULL) ? NGX_OK : NGX_AGAIN;
+        }
+
+        ngx_http_ratelimit_redis_set_reason(command->server, text,
+                                            "error reply");
+        return NGX_ERROR;
+    }
+
+    if (command->op != RATELIMIT_SCRIPT_CHECK || command->query == NULL) {
+        return NGX_OK;
+    }
+
+    if (type == NGX_HTTP_RATELIMIT_REDIS_STRING
+        && ngx_http_ratelimit_redis_parse_verdicts(command->query, text)
+           == NGX_OK)
+    {
+        return NGX_OK;
+    }
+
+    ngx_http_ratelimit_redis_set_reason(command->server, NULL,
+                                        "malformed reply");
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_parse_verdicts(ngx_http_ratelimit_query_t *q,
+    ngx_str_t *text)
+{
+    ngx_uint_t  i;
+
+    if (text->len != q->n * RATELIMIT_SCRIPT_VERDICT) {
+        return NGX_ERROR;
+    }
+
+    q->allowed = 1;
+
+    for (i = 0; i < q->n; i++) {
+
+        if (!ratelimit_script_verdict(&q->items[i], text->data
+                                      + i * RATELIMIT_SCRIPT_VERDICT))
+        {
+            return NGX_ERROR;
+        }
+
+        q->allowed &= q->items[i].verdict.allowed;
+    }
+
+    return NGX_OK;
+}
+
+
 /* }:ZONE:NAME: */
 
 ngx_int_t
-ngx_http_ratelimit_redis_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
+ngx_http_ratelimit_redis_key_suffix(ngx_conf_t *cf,
+    ngx_http_ratelimit_use_t *use)
 {
     u_char  *p;
 
