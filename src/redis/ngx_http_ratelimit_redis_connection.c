@@ -73,6 +73,8 @@ static void ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context,
 static void ngx_http_ratelimit_redis_keep_read(void *data);
 static void ngx_http_ratelimit_redis_add_write(void *data);
 static void ngx_http_ratelimit_redis_del_write(void *data);
+static void ngx_http_ratelimit_redis_event_failed(
+    ngx_http_ratelimit_redis_connection_t *conn, const char *what);
 static void ngx_http_ratelimit_redis_cleanup(void *data);
 
 static void *ngx_http_ratelimit_redis_read_reply(const redisReadTask *task);
@@ -647,9 +649,7 @@ ngx_http_ratelimit_redis_add_write(void *data)
     }
 
     if (ngx_add_event(wev, NGX_WRITE_EVENT, NGX_LEVEL_EVENT) != NGX_OK) {
-        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
-                      "ratelimit: could not add the write event of "
-                      "redis \"%V\"", &conn->redis->name);
+        ngx_http_ratelimit_redis_event_failed(conn, "add");
     }
 }
 
@@ -664,10 +664,18 @@ ngx_http_ratelimit_redis_del_write(void *data)
     wev = conn->connection->write;
 
     if (wev->active && ngx_del_event(wev, NGX_WRITE_EVENT, 0) != NGX_OK) {
-        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
-                      "ratelimit: could not remove the write event of "
-                      "redis \"%V\"", &conn->redis->name);
+        ngx_http_ratelimit_redis_event_failed(conn, "remove");
     }
+}
+
+
+static void
+ngx_http_ratelimit_redis_event_failed(
+    ngx_http_ratelimit_redis_connection_t *conn, const char *what)
+{
+    ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
+                  "ratelimit: could not %s the write event of redis \"%V\"",
+                  what, &conn->redis->name);
 }
 
 

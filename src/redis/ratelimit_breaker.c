@@ -43,7 +43,7 @@ ratelimit_breaker_read(uint64_t word, ratelimit_breaker_state_t *state)
 }
 
 
-/* returns 0, and the word that is there, if somebody else was faster */
+/* returns 0, and the current word, if another process was faster */
 
 static int
 ratelimit_breaker_write(ratelimit_breaker_t *breaker, uint64_t *word,
@@ -89,8 +89,8 @@ ratelimit_breaker_ask(ratelimit_breaker_t *breaker, uint64_t now,
 
 
 /*
- * A time that no pause and no lease could have set comes of a clock's step,
- * and not of a process whose time is a little behind that of others.
+ * A time that no pause and no lease could have set means that the clock was
+ * set; a process whose clock is a little behind those of others is no reason.
  */
 
 static int
@@ -132,7 +132,7 @@ ratelimit_breaker_success(ratelimit_breaker_t *breaker)
 
 int
 ratelimit_breaker_failure(ratelimit_breaker_t *breaker,
-    ratelimit_breaker_e told, uint64_t now, uint32_t random)
+    ratelimit_breaker_e permit, uint64_t now, uint32_t random)
 {
     int                        opened;
     uint64_t                   word;
@@ -143,7 +143,7 @@ ratelimit_breaker_failure(ratelimit_breaker_t *breaker,
     do {
         ratelimit_breaker_read(word, &state);
 
-        if (state.pauses != 0 && told != RATELIMIT_BREAKER_PROBE) {
+        if (state.pauses != 0 && permit != RATELIMIT_BREAKER_PROBE) {
             return 0;
         }
 
@@ -167,7 +167,7 @@ ratelimit_breaker_failure(ratelimit_breaker_t *breaker,
 }
 
 
-/* twice as long as the one before, and not at the same time everywhere */
+/* twice as long as the pause before, at random times on each machine */
 
 static void
 ratelimit_breaker_pause(ratelimit_breaker_state_t *state, uint64_t now,

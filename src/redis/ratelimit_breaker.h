@@ -1,12 +1,12 @@
 
 /*
- * Whether a store that failed may be asked: all processes of a machine share
- * what they know of it.  After some failures in a row nobody asks any more,
- * except one of them at a time: the probe.
+ * The breaker, which all processes of a machine share: after some failures in a
+ * row it opens, and a server is not used any more, except by one request at a
+ * time, the probe.
  *
- * All is in one word that is changed at once, so that whoever dies at any
- * instruction leaves nothing half done.  Times are milliseconds of any clock
- * that the processes share.
+ * The state is one word that is changed at once, so that a process that is
+ * killed at any instruction leaves nothing half done.  Times are milliseconds
+ * of a clock that the processes share.
  */
 
 
@@ -27,7 +27,7 @@
 
 typedef enum {
     RATELIMIT_BREAKER_GO = 0,   /* closed */
-    RATELIMIT_BREAKER_PROBE,    /* open, the caller alone may ask */
+    RATELIMIT_BREAKER_PROBE,    /* open, only the caller may go */
     RATELIMIT_BREAKER_STOP      /* open */
 } ratelimit_breaker_e;
 
@@ -41,23 +41,23 @@ typedef struct {
 
 
 /*
- * A probe is the only one for lease milliseconds, not 0, the longest time that
- * it may take: the next one follows if it has not been heard of then.
+ * A probe is the only one for "lease" milliseconds, not 0, which is the longest
+ * time that it may take: if it has no result by then, another one may go.
  */
 ratelimit_breaker_e ratelimit_breaker_ask(ratelimit_breaker_t *breaker,
     uint64_t now, uint64_t lease);
 
-/* the store has answered; returns 1 if this closed the breaker */
+/* the server has replied; returns 1 if this closed the breaker */
 int ratelimit_breaker_success(ratelimit_breaker_t *breaker);
 
 /*
- * The store has failed one who asked, after he was told to go or to probe.
+ * The server has failed a request that was permitted to go or to probe.
  * Returns 1 if this opened the breaker.  A probe that fails makes the pause
- * longer; others that fail while it is open were asked before, and tell
- * nothing new.
+ * longer; other requests that fail while it is open were sent before, and
+ * change nothing.
  */
 int ratelimit_breaker_failure(ratelimit_breaker_t *breaker,
-    ratelimit_breaker_e told, uint64_t now, uint32_t random);
+    ratelimit_breaker_e permit, uint64_t now, uint32_t random);
 
 
 static inline int

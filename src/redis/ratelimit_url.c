@@ -285,10 +285,9 @@ ratelimit_url_parse_db(const char *p, const char *end, ratelimit_url_t *url)
 
 
 /*
- * All that stands before the last "@" may be a password.  Where there is none,
- * somebody may have forgotten it, so what follows a colon is shown only if it
- * can be a host's port.  Nor is the value of a "password=" shown, though there
- * is no such parameter.
+ * All that is before the last "@" may be a password.  The "@" may have been
+ * forgotten: then what follows a colon is shown only if it can be a port.  Nor
+ * is the value of a "password=" shown, though there is no such parameter.
  */
 
 void
@@ -405,7 +404,7 @@ ratelimit_url_find_last(const char *p, const char *end, char ch)
 }
 
 
-/* what stands before a "=": whether somebody took it for such a parameter */
+/* whether the name before a "=" was meant as such a parameter */
 
 static int
 ratelimit_url_is_password(const char *name, const char *end)

@@ -1,6 +1,6 @@
 package Clients;
 
-# Clients of a Gateway, and what stands behind it, in one process: requests of
+# Clients of a Gateway, and the backend behind it, in one process: requests of
 # any method with any fields, one after another or all at once, clients that
 # leave, and a backend that answers when the test says so.
 #
@@ -224,7 +224,7 @@ sub errand {
 }
 
 
-# whether nobody else has come
+# whether there is no further request
 
 sub quiet {
     my ($backend) = @_;

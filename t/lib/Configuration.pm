@@ -24,7 +24,7 @@ $ENV{PATH} .= ':/usr/sbin:/sbin';
 
 BAIL_OUT("there is no $module") if !-f $module;
 
-# paths that do not depend on who runs the test or how nginx was built
+# paths that do not depend on the user or on how nginx was built
 our $dir = tempdir(CLEANUP => 1);
 our $conf = "$dir/nginx.conf";
 

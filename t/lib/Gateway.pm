@@ -25,7 +25,7 @@ use GatewayClient;
 
 use constant PATIENCE => 20;    # seconds for anything that must happen
 
-# who is interrupted cleans up, too
+# a test that is interrupted cleans up, too
 $SIG{$_} = sub { exit 1 } for qw(HUP INT TERM);
 
 

@@ -43,7 +43,7 @@ BEGIN {
     $ENV{TEST_NGINX_TIMEOUT} ||= 10;
     $ENV{TEST_NGINX_SLEEP} ||= 0.005;
 
-    # root's workers would be nobody's, who may not read a private clone
+    # root's workers run as the user nobody, which may not read a private clone
     $ENV{TEST_NGINX_WORKER_USER} ||= 'root' if $> == 0;
 }
 

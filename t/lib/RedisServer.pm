@@ -25,7 +25,7 @@ use RedisClient;
 
 use constant PATIENCE => 20;    # seconds for anything that must happen
 
-# who is interrupted cleans up, too
+# a test that is interrupted cleans up, too
 $SIG{$_} = sub { exit 1 } for qw(HUP INT TERM);
 
 
@@ -55,7 +55,7 @@ sub start {
     $self->{options}{'--requirepass'} = $self->{password}
         if defined $self->{password};
 
-    # those who come to the socket are nobody's
+    # workers, which connect to the socket, run as the user nobody
     chmod 0755, $dir;
 
     my $given = $self->{port};

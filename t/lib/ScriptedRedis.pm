@@ -1,7 +1,7 @@
 package ScriptedRedis;
 
-# Something that Redis' place is taken by, and that does what no Redis would:
-# it answers commands as a part says, which the test may change at any time.
+# A server in the place of Redis, which does what no Redis would: it replies to
+# commands as a part says, which the test may change at any time.
 #
 #     my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
 #         garbage => sub { return "what?\r\n" },
