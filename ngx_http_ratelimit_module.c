@@ -148,8 +148,8 @@ ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf)
         || ngx_array_init(&rmcf->sets, cf->pool, 4,
                           sizeof(ngx_http_ratelimit_set_t *))
            != NGX_OK
-        || ngx_array_init(&rmcf->mentions, cf->pool, 4,
-                          sizeof(ngx_http_ratelimit_mention_t))
+        || ngx_array_init(&rmcf->expr_checks, cf->pool, 4,
+                          sizeof(ngx_http_ratelimit_expr_check_t))
            != NGX_OK
         || ngx_array_init(&rmcf->redis, cf->pool, 1,
                           sizeof(ngx_http_ratelimit_redis_t *))
@@ -217,7 +217,7 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 {
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    if (ngx_http_ratelimit_bind(cf) != NGX_OK) {
+    if (ngx_http_ratelimit_resolve(cf) != NGX_OK) {
         return NGX_ERROR;
     }
 

@@ -230,7 +230,7 @@ sub self_test {
     $fine->('log lines', [map { check_log_line($_) }
              'limiting requests, excess: 1.000 by zone "ip"',
              'ratelimit pressure of "cpu" ends: 1.0% in use',
-             'rate "$a" of zone "b" is invalid: "c d": no rate is there']);
+             'rate "$a" of zone "b" is invalid: "c d": has no rate']);
 
     my $down = 'ratelimit: redis "main" is marked down: ';
 
@@ -310,9 +310,7 @@ sub source {
     $found{params}{ratelimit_elastic} =
         strings($http, 'ngx_http_ratelimit_elastic_params');
 
-    my ($fail) = $http =~ /^ngx_http_ratelimit_zone_fail\(.*?^\{(.*?)^\}/ms;
-
-    $found{fails} = [($fail || '') =~ /ngx_strcmp\(\S+, "(\w+)"\)/g];
+    $found{fails} = strings($http, 'ngx_http_ratelimit_fails');
 
     $found{algorithms} =
         [$core =~ /^const ratelimit_algorithm_t  \w+ = \{\s*"(\w+)"/mg];

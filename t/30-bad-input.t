@@ -35,9 +35,9 @@ my $too_large = 'limit of zone "%s" in "ratelimit" directive is too large: '
                 . 'requests times period is too large';
 my $delay = 'invalid parameter "delay=%s" in "ratelimit" directive: %s';
 my $too_many = 'too many rates in "ratelimit" directives of one block: '
-               . '%s, there may be 256';
-my $again = 'duplicate zone "%s" in "ratelimit" directive, '
-            . 'it needs a "name" parameter to count apart';
+               . '%s, at most 256 are allowed';
+my $again = 'duplicate zone "%s" in "ratelimit" directive: '
+            . 'it needs a "name" to count separately';
 
 my @rates = (
     ['',                    'the number of requests is missing'],
@@ -122,8 +122,8 @@ subtest 'ratelimit_zone' => sub {
 
     for my $size (qw(0 1 4k 31k 32767)) {
         $bad->("\$arg_a zone=x:$size rate=1r/s",
-               qq(zone "x:$size" is too small in "$d" directive: )
-               . 'must have at least 32k');
+               qq(invalid parameter "zone=x:$size" in "$d" directive: )
+               . 'the size must be at least 32k');
     }
 
     $bad->('$arg_b zone=plain:1m rate=1r/s',
@@ -173,7 +173,7 @@ subtest 'ratelimit_zone' => sub {
             "a log with a variable rate and no other, $zone",
             'invalid parameter "rate=$arg_r" in "ratelimit" directive: '
             . 'zone "x" with algorithm "sliding_log" needs a rate without '
-            . 'variables that none exceeds');
+            . 'variables as an upper bound');
     }
 
     # fail=
@@ -188,9 +188,9 @@ subtest 'ratelimit_zone' => sub {
 
     for my $name ('', qw(foo sliding SLIDING_WINDOW sliding_windows)) {
         $bad->("\$arg_a zone=x:1m algorithm=$name",
-               qq(unknown algorithm "$name" in "$d" directive: must be one of )
-               . 'fixed_window, sliding_window, sliding_log, token_bucket, '
-               . 'leaky_bucket');
+               qq(invalid parameter "algorithm=$name" in "$d" directive: )
+               . 'must be "fixed_window", "sliding_window", "sliding_log", '
+               . '"token_bucket" or "leaky_bucket"');
     }
 
     for my $name (qw(fixed_window sliding_log token_bucket leaky_bucket)) {
@@ -404,8 +404,8 @@ subtest 'ratelimit' => sub {
     for my $zone (qw(plain fixed log)) {
         for my $value (qw(5 1s x)) {
             $bad->("zone=$zone delay=$value",
-                   sprintf($delay, $value, 'needs algorithm "leaky_bucket" or '
-                                           . '"token_bucket"'));
+                   sprintf($needs, 'delay', $d, 'token_bucket" or "leaky_bucket',
+                           $zone, $algorithms{$zone}));
         }
     }
 
@@ -516,9 +516,10 @@ subtest 'ratelimit' => sub {
     bad('location', "$d off;\n$d off;", 'off twice',
         qq("$d" directive is duplicate));
     bad('location', "$d off;\n$d zone=plain;", 'off first',
-        qq("$d" directive stands beside "ratelimit off"));
+        qq("$d" directive conflicts with "ratelimit off" of the same block));
     bad('location', "$d zone=plain;\n$d off;", 'off last',
-        qq("$d" directive "off" stands beside other "ratelimit" directives));
+        qq("$d" directive "off" conflicts with other "ratelimit" directives )
+        . 'of the same block');
 };
 
 subtest 'ratelimit_headers' => sub {
@@ -540,7 +541,8 @@ subtest 'ratelimit_headers' => sub {
     }
 
     for my $other (qw(x ietf reset=delta)) {
-        my $message = qq("$d" directive has "off" beside other parameters);
+        my $message = qq("$d" directive has "off", which conflicts with )
+                      . 'other parameters';
 
         $bad->("off $other", $message);
         $bad->("$other off", $message);
@@ -586,7 +588,7 @@ subtest 'ratelimit_body' => sub {
     for my $word ('""', qw(on json problems of)) {
         bad('location', "$d $word;", "$d $word",
             'invalid value "' . $word =~ tr/"//dr . qq(" in "$d" directive: )
-            . 'must be one of "problem" "off"');
+            . 'must be "problem" or "off"');
     }
 };
 
@@ -599,7 +601,7 @@ subtest 'ratelimit_log_level' => sub {
     for my $word ('""', qw(debug crit emerg 5 warning)) {
         bad('location', "$d $word;", "$d $word",
             'invalid value "' . $word =~ tr/"//dr . qq(" in "$d" directive: )
-            . 'must be one of "info" "notice" "warn" "error"');
+            . 'must be "info", "notice", "warn" or "error"');
     }
 };
 
@@ -789,11 +791,11 @@ sub variable_rates {
     my $message = 'invalid parameter "rate=%s" in "%s" directive: %s';
 
     for my $case (
-        ['$arg_a', '$arg_b',    'stands beside a rate with variables'],
-        ['$arg_a', '$arg_a',    'stands beside a rate with variables'],
-        ['$arg_a', '5r/m',      'stands beside a rate with variables'],
-        ['5r/m', '$arg_a',      'with variables stands beside another rate'],
-        ['5r/m', '${arg_a}r/h', 'with variables stands beside another rate'],
+        ['$arg_a', '$arg_b',    'conflicts with a rate that has variables'],
+        ['$arg_a', '$arg_a',    'conflicts with a rate that has variables'],
+        ['$arg_a', '5r/m',      'conflicts with a rate that has variables'],
+        ['5r/m', '$arg_a',      'has variables, which conflicts with another rate'],
+        ['5r/m', '${arg_a}r/h', 'has variables, which conflicts with another rate'],
     ) {
         my ($one, $two, $reason) = @$case;
 

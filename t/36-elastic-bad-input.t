@@ -96,14 +96,14 @@ subtest 'parameters' => sub {
 
 subtest 'zones' => sub {
     for my $case (
-        ['nowhere',     'there is no such zone'],
-        ['Plain',       'there is no such zone'],
-        ['plain2',      'there is no such zone'],
-        ['req',         'there is no such zone'],
-        ['bare',        'the zone has no fixed rate'],
-        ['plan',        'the zone has no fixed rate'],
-        ['leaky',       'a leaky_bucket has a pace, but no budget'],
-        ['large',       'capacity times period is too large'],
+        ['nowhere',     'the zone is not declared'],
+        ['Plain',       'the zone is not declared'],
+        ['plain2',      'the zone is not declared'],
+        ['req',         'the zone is not declared'],
+        ['bare',        'the zone has no rate without variables'],
+        ['plan',        'the zone has no rate without variables'],
+        ['leaky',       'algorithm "leaky_bucket" has no budget'],
+        ['large',       'requests times period is too large'],
     ) {
         my ($zone, $reason) = @$case;
         my $message = qq(invalid zone "$zone" in "$d" directive: $reason);
@@ -116,7 +116,7 @@ subtest 'zones' => sub {
 
     bad_file("\n$d zone=nowhere:80%;\n\n", 2, 'an included file',
              qq(invalid zone "nowhere" in "$d" directive: )
-             . 'there is no such zone');
+             . 'the zone is not declared');
 };
 
 subtest 'limits' => sub {

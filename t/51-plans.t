@@ -285,7 +285,7 @@ sub reasons {
         '5r/m x' => 'the number of requests is missing',
         '5r/m 6r/60s' => 'two rates have the same period',
         '5r/m 5r/m' => 'two rates have the same period',
-        join(' ', map { "9r/${_}h" } 1 .. 9) => 'there are too many rates',
+        join(' ', map { "9r/${_}h" } 1 .. 9) => 'has too many rates',
         '200000r/366d' => 'requests times period is too large',
         '4294967296r/s' => 'the number of requests is too large',
         'x' x 100 => 'the number of requests is missing',
@@ -429,7 +429,7 @@ sub bounded_log {
     is($answers[0]{field}{'x-status'}, 'FAILED_OPEN', 'FAILED_OPEN');
     like($gateway->log,
          qr{rate\ "\$arg_r"\ of\ zone\ "log"\ is\ invalid:\ "6r/m":
-            \ is\ more\ than\ the\ logs\ of\ the\ zone\ have\ room\ for}x,
+            \ exceeds\ the\ largest\ fixed\ rate\ of\ the\ zone}x,
          'is logged');
 }
 

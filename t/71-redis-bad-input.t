@@ -31,8 +31,8 @@ my $said = '';
 my $begin = 'must begin with "redis://", "rediss://" or "unix:/"';
 my $missing = 'the host is missing';
 my $host = 'the host has a character that is not allowed';
-my $ipv4 = 'the host is no IPv4 address';
-my $ipv6 = 'the host is no IPv6 address';
+my $ipv4 = 'the host is not an IPv4 address';
+my $ipv6 = 'the host is not an IPv6 address';
 my $port = 'the port must be a number from 1 to 65535';
 my $db = 'the database must be a number from 0 to 65535';
 my $hex = 'a "%" before the "@" must have two hexadecimal digits after it';
@@ -41,7 +41,7 @@ my $path = 'the path of the socket must begin with "/"';
 my $time = 'must be a time from 1ms to 1h';
 my $later = 'is not supported yet';
 my $number = 'must be a number from 1 to 64';
-my $letters = 'must be of letters, digits, "_", "-" and "."';
+my $letters = 'must consist of letters, digits, "_", "-" and "."';
 
 # what is written, what of it is shown if not all, and what is wrong
 
@@ -191,7 +191,7 @@ subtest 'parameters' => sub {
     bad("$d main redis://127.0.0.1 timeout=5ms redis://:$secret\@g;",
         'a URL after a parameter',
         qq(invalid parameter "redis://***\@g" in "$d" directive: )
-        . 'a URL must stand before all parameters');
+        . 'a URL must come before all parameters');
 };
 
 subtest 'names' => sub {
@@ -268,10 +268,10 @@ subtest 'password files' => sub {
     bad("$d main redis://:$secret\@h password_file=$dir/password;",
         'beside a password',
         qq(invalid parameter "password_file=$dir/password" in "$d" )
-        . 'directive: the URL has a password, too');
+        . 'directive: conflicts with the password of the URL');
 
     bad("$d main redis://alice\@h;", 'a user alone',
-        qq("$d" "main" has a user, but no password));
+        qq("$d" "main" has a user but no password));
 
     good($text->($_), $_) for "$dir/password", 'password', "$dir/longest";
     good("$d main redis://alice\@127.0.0.1 password_file=password;",

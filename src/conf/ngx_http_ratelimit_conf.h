@@ -1,6 +1,6 @@
 
 /*
- * What nginx.conf says, and what the files of this folder do for one another.
+ * The configuration as it is kept, and what the files of this folder share.
  */
 
 
@@ -35,12 +35,12 @@
 #define NGX_HTTP_RATELIMIT_BODY_PROBLEM   1
 
 
-/* an expression of the configuration, value is NULL if it is not given */
+/* an expression, value is NULL if it is not given */
 
 typedef struct {
     ngx_http_complex_value_t       *value;
-    ngx_int_t                       index;    /* of the variable if it is only
-                                                 one, or NGX_ERROR */
+    ngx_int_t                       index;    /* of the variable if it is a
+                                                 single one, or NGX_ERROR */
 } ngx_http_ratelimit_expr_t;
 
 
@@ -52,7 +52,7 @@ typedef struct {
 } ngx_http_ratelimit_rates_t;
 
 
-/* what a list of rates means for a limit */
+/* the rules that a list of rates makes for a limit */
 
 typedef struct ngx_http_ratelimit_limit_s  ngx_http_ratelimit_limit_t;
 
@@ -63,8 +63,8 @@ typedef struct {
     ratelimit_rule_t               *elastic;  /* with more room, or NULL */
     ngx_uint_t                      nrules;
     ngx_str_t                       policy;   /* "ip";q=50;w=60 */
-    const char                     *reason;   /* why the text is no list */
-} ngx_http_ratelimit_plan_t;
+    const char                     *reason;   /* why the text is invalid */
+} ngx_http_ratelimit_rules_t;
 
 
 /* one "ratelimit" */
@@ -75,15 +75,16 @@ struct ngx_http_ratelimit_limit_s {
     ngx_http_ratelimit_expr_t       cost;
     ngx_http_ratelimit_expr_t       filter;   /* if= */
 
-    ngx_http_ratelimit_plan_t       plan;     /* unless the rate varies */
+    ngx_http_ratelimit_rules_t      rules;    /* unless the rate varies */
     ngx_http_ratelimit_expr_t       rate;
-    ngx_rbtree_t                    plans;    /* a worker's, by the text */
+    ngx_rbtree_t                    cache;    /* of a worker: rules by the text
+                                                 of a rate that varies */
     ngx_rbtree_node_t               sentinel;
-    ngx_uint_t                      nplans;
+    ngx_uint_t                      ncached;
 
     /* ready to be sent, quoted and escaped */
-    ngx_str_t                       label;    /* "ip" */
-    ngx_str_t                       json;     /* "ip" */
+    ngx_str_t                       sf_name;    /* "ip" of RFC 8941 */
+    ngx_str_t                       json_name;  /* "ip" */
 
     /* as configured */
     ngx_str_t                       zone;
@@ -98,7 +99,7 @@ struct ngx_http_ratelimit_limit_s {
                                                  count; 4 is 4xx */
     ngx_uint_t                      insist;   /* rejected=count */
     ngx_uint_t                      stage;
-    ngx_conf_file_t                 origin;   /* where errors are found */
+    ngx_conf_file_t                 origin;   /* where errors are reported */
 };
 
 
@@ -118,22 +119,23 @@ typedef struct {
 } ngx_http_ratelimit_set_t;
 
 
-/* an expression whose variables are looked for when all have been declared */
+/* an expression whose variables are checked when all have been declared */
 
 typedef struct {
     ngx_http_complex_value_t       *value;
     ngx_str_t                       directive;
     ngx_conf_file_t                 origin;
-} ngx_http_ratelimit_mention_t;
+} ngx_http_ratelimit_expr_check_t;
 
 
 typedef struct {
     ngx_array_t                     zones;    /* ngx_http_ratelimit_zone_t * */
     ngx_array_t                     sets;     /* ngx_http_ratelimit_set_t * */
-    ngx_array_t                     mentions; /* ngx_http_ratelimit_mention_t */
+    ngx_array_t                     expr_checks;
+                                        /* ngx_http_ratelimit_expr_check_t */
     ngx_array_t                     redis;    /* ngx_http_ratelimit_redis_t * */
     ngx_uint_t                      stages;   /* of all sets */
-    ngx_uint_t                      outcomes; /* somebody counts by them */
+    ngx_uint_t                      outcomes; /* a limit counts by them */
     ngx_http_ratelimit_elastic_t   *elastic;
 } ngx_http_ratelimit_main_conf_t;
 
@@ -153,8 +155,8 @@ typedef struct {
 
 /*
  * A name=value parameter of a directive, or a bare word if the name does not
- * end with "=".  The parser returns NULL, the reason why the value is refused,
- * or NGX_CONF_ERROR if it has said so itself.
+ * end with "=".  The parser returns NULL, the reason why the value is invalid,
+ * or NGX_CONF_ERROR if it has logged an error itself.
  */
 
 typedef struct ngx_http_ratelimit_param_s  ngx_http_ratelimit_param_t;
@@ -169,38 +171,63 @@ struct ngx_http_ratelimit_param_s {
     uint64_t                        low;
     uint64_t                        high;
     ngx_uint_t                      many;     /* may be given again */
+    void                           *post;
 };
 
-#define ngx_http_ratelimit_null_param  { ngx_null_string, NULL, 0, 0, 0, 0 }
+#define ngx_http_ratelimit_null_param                                         \
+    { ngx_null_string, NULL, 0, 0, 0, 0, NULL }
 
 
-/* ngx_http_ratelimit_params.c */
+/* ngx_http_ratelimit_conf_params.c */
 
 char *ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
     ngx_http_ratelimit_param_t *params, void *conf);
 ngx_http_ratelimit_param_t *ngx_http_ratelimit_find_param(
     ngx_http_ratelimit_param_t *params, ngx_str_t *text);
+
+/* uint64_t, from low to high */
 const char *ngx_http_ratelimit_param_number(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+/* the same of "10%" */
 const char *ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+/* ngx_uint_t, from the ngx_conf_enum_t that post points to */
+const char *ngx_http_ratelimit_param_enum(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+/* ngx_uint_t, a bare word sets it to high */
+const char *ngx_http_ratelimit_param_flag(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+/* ngx_http_ratelimit_rates_t */
 const char *ngx_http_ratelimit_param_rate(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+/* ngx_str_t */
 const char *ngx_http_ratelimit_param_name(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+/* ngx_http_ratelimit_expr_t */
 const char *ngx_http_ratelimit_param_expr(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 
+ngx_int_t ngx_http_ratelimit_parse_number(ngx_str_t *text, uint64_t low,
+    uint64_t high, uint64_t *number);
 
-/* ngx_http_ratelimit_expr.c */
+/* why a value is invalid; of an enum: must be "a", "b" or "c" */
+const char *ngx_cdecl ngx_http_ratelimit_reason(ngx_conf_t *cf,
+    const char *fmt, ...);
+const char *ngx_http_ratelimit_enum_reason(ngx_conf_t *cf,
+    const char *must_be, ngx_conf_enum_t *e);
 
-ngx_int_t ngx_http_ratelimit_compile(ngx_conf_t *cf, ngx_str_t *text,
+
+/* ngx_http_ratelimit_conf_expr.c */
+
+ngx_int_t ngx_http_ratelimit_expr_compile(ngx_conf_t *cf, ngx_str_t *text,
     ngx_http_complex_value_t *value);
-ngx_int_t ngx_http_ratelimit_mention(ngx_conf_t *cf,
-    ngx_http_complex_value_t *value);
-ngx_int_t ngx_http_ratelimit_check_mentions(ngx_conf_t *cf);
 void ngx_http_ratelimit_expr_init(ngx_conf_t *cf,
     ngx_http_ratelimit_expr_t *expr, ngx_http_complex_value_t *value);
+
+/* checks that the variables are known, now or when all have been declared */
+ngx_int_t ngx_http_ratelimit_expr_check_later(ngx_conf_t *cf,
+    ngx_http_complex_value_t *value);
+ngx_int_t ngx_http_ratelimit_expr_check_all(ngx_conf_t *cf);
 
 
 /* directives */
@@ -212,6 +239,10 @@ extern ngx_conf_num_bounds_t  ngx_http_ratelimit_ipv6_prefix_bounds;
 
 char *ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_set_bypass(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -222,56 +253,71 @@ char *ngx_http_ratelimit_set_enum(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 
 
-/* ngx_http_ratelimit_bind.c */
+/*
+ * When http {} has been read, names are resolved: ngx_http_ratelimit_resolve()
+ * calls the others.  Errors are reported at the directive that cf->conf_file
+ * is set to.
+ */
+
+ngx_int_t ngx_http_ratelimit_resolve(ngx_conf_t *cf);
+ngx_int_t ngx_http_ratelimit_resolve_rates(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit);
+ngx_int_t ngx_http_ratelimit_resolve_redis(ngx_conf_t *cf);
+ngx_int_t ngx_http_ratelimit_resolve_elastic(ngx_conf_t *cf);
+
+
+/* ngx_http_ratelimit_conf_zone.c */
 
 ngx_http_ratelimit_zone_t *ngx_http_ratelimit_find_zone(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
-ngx_int_t ngx_http_ratelimit_bind(ngx_conf_t *cf);
+
+/* logs an error unless the zone's algorithm takes the parameter */
+ngx_int_t ngx_http_ratelimit_check_algorithm(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, const char *directive,
+    const char *parameter, unsigned takes);
+
+#define ngx_http_ratelimit_traits(zone)                                       \
+    ratelimit_algorithms[(zone)->shape.algorithm]
 
 
-/* ngx_http_ratelimit_rates.c */
+/* ngx_http_ratelimit_conf_redis.c: NULL, or why the name is invalid */
 
-ngx_int_t ngx_http_ratelimit_bind_rates(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit);
-
-
-/* ngx_http_ratelimit_redis_directive.c */
-
-char *ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-ngx_int_t ngx_http_ratelimit_bind_redis(ngx_conf_t *cf);
-
-/* returns NULL, or the reason why no Redis can have this name */
 const char *ngx_http_ratelimit_redis_name(ngx_str_t *name);
 
 
-/* ngx_http_ratelimit_redis_url.c */
+/* ngx_http_ratelimit_conf_redis_url.c */
 
 /* whether a text is a URL, right or wrong */
 ngx_uint_t ngx_http_ratelimit_is_url(ngx_str_t *text);
 
-/* what may be shown of a text that may be a URL */
+/* the text without the password that a URL may have */
 ngx_str_t ngx_http_ratelimit_masked(ngx_conf_t *cf, ngx_str_t *text);
 
+/* both log errors */
+ngx_int_t ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
+    ngx_http_ratelimit_redis_t *redis);
+ngx_int_t ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf,
+    ngx_str_t *file, ngx_http_ratelimit_redis_t *redis);
 
-/* ngx_http_ratelimit_label.c */
 
-ngx_int_t ngx_http_ratelimit_make_labels(ngx_conf_t *cf,
+/* ngx_http_ratelimit_conf_policy.c: what clients are shown of a limit */
+
+ngx_int_t ngx_http_ratelimit_make_names(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
 ngx_int_t ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t *plan);
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t *rules);
 
 
-/* ngx_http_ratelimit_plan.c */
+/* ngx_http_ratelimit_conf_rules.c */
 
-/* returns NULL, or the reason why there can't be such rules */
-const char *ngx_http_ratelimit_make_rules(ngx_http_ratelimit_limit_t *limit,
-    ratelimit_rate_t *rates, ngx_http_ratelimit_plan_t *plan);
+/* returns NULL, or the reason why there can't be such a rule */
+const char *ngx_http_ratelimit_make_rule(ngx_http_ratelimit_limit_t *limit,
+    ratelimit_rate_t *rate, ratelimit_rule_t *rule);
 
-/* the plan that a limit has for a request, its rate may vary */
-ngx_http_ratelimit_plan_t *ngx_http_ratelimit_get_plan(ngx_http_request_t *r,
-    ngx_http_ratelimit_limit_t *limit, ngx_str_t *text);
-
+/* the rules of a limit whose rate varies, for a request */
+ngx_http_ratelimit_rules_t *ngx_http_ratelimit_get_rules(
+    ngx_http_request_t *r, ngx_http_ratelimit_limit_t *limit,
+    ngx_str_t *text);
 
 /* bytes of a value for the log, at most size; returns how many */
 size_t ngx_http_ratelimit_printable(u_char *text, size_t size,
@@ -290,13 +336,6 @@ const char *ngx_http_ratelimit_param_outcomes(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 
 
-/* ngx_http_ratelimit_conf_elastic.c */
-
-char *ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd,
-    void *conf);
-ngx_int_t ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf);
-
-
 extern ngx_module_t  ngx_http_ratelimit_module;
 
 
@@ -309,7 +348,7 @@ ngx_http_ratelimit_seconds(uint64_t usec)
 }
 
 
-/* as ngx_http_get_flushed_variable(), which mostly has nothing to flush */
+/* as ngx_http_get_flushed_variable(), faster if there is nothing to flush */
 
 static ngx_inline ngx_http_variable_value_t *
 ngx_http_ratelimit_variable(ngx_http_request_t *r, ngx_uint_t index)
@@ -320,7 +359,7 @@ ngx_http_ratelimit_variable(ngx_http_request_t *r, ngx_uint_t index)
 }
 
 
-/* a lone variable needs no script, and no copy of its value */
+/* a single variable needs no script, and no copy of its value */
 
 static ngx_inline ngx_int_t
 ngx_http_ratelimit_eval(ngx_http_request_t *r, ngx_http_ratelimit_expr_t *expr,

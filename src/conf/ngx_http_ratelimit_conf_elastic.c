@@ -2,8 +2,8 @@
 /*
  * ratelimit_elastic [cpu=P%] [connections=P%] [zone=NAME:P%]...;
  *
- * A zone may be declared further down, so what depends on it waits until the
- * whole configuration has been read.
+ * A zone may be declared further down, so what depends on it is resolved when
+ * http {} has been read.
  */
 
 
@@ -12,28 +12,23 @@
 
 static const char *ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-static ngx_int_t ngx_http_ratelimit_elastic_bind_budget(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_resolve_budget(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf,
     ngx_http_ratelimit_elastic_budget_t *budget);
-static const char *ngx_http_ratelimit_elastic_check_zone(
-    ngx_http_ratelimit_zone_t *zone);
+static const char *ngx_http_ratelimit_make_budget(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_use_t *use);
 
 
 static ngx_http_ratelimit_param_t  ngx_http_ratelimit_elastic_params[] = {
 
-    { ngx_string("cpu="),
-      ngx_http_ratelimit_param_percent,
-      offsetof(ngx_http_ratelimit_elastic_t, cpu),
-      1, 100, 0 },
+    { ngx_string("cpu="), ngx_http_ratelimit_param_percent,
+      offsetof(ngx_http_ratelimit_elastic_t, cpu), 1, 100, 0, NULL },
 
-    { ngx_string("connections="),
-      ngx_http_ratelimit_param_percent,
-      offsetof(ngx_http_ratelimit_elastic_t, connections),
-      1, 100, 0 },
+    { ngx_string("connections="), ngx_http_ratelimit_param_percent,
+      offsetof(ngx_http_ratelimit_elastic_t, connections), 1, 100, 0, NULL },
 
-    { ngx_string("zone="),
-      ngx_http_ratelimit_elastic_zone,
-      offsetof(ngx_http_ratelimit_elastic_t, budgets),
-      1, 100, 1 },
+    { ngx_string("zone="), ngx_http_ratelimit_elastic_zone,
+      offsetof(ngx_http_ratelimit_elastic_t, budgets), 1, 100, 1, NULL },
 
       ngx_http_ratelimit_null_param
 };
@@ -92,7 +87,6 @@ ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
     u_char                               *colon;
     ngx_str_t                             name, percent;
     ngx_uint_t                            i;
-    ngx_http_ratelimit_param_t            mark;
     ngx_http_ratelimit_elastic_budget_t  *budget;
 
     colon = ngx_strlchr(value->data, value->data + value->len, ':');
@@ -126,23 +120,15 @@ ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
 
     budget->name = name;
 
-    /* "zone=NAME:" */
-
-    mark = *param;
-    mark.name.data = value->data - param->name.len;
-    mark.name.len = percent.data - mark.name.data;
-
-    return ngx_http_ratelimit_param_percent(cf, &mark, &percent,
+    return ngx_http_ratelimit_param_percent(cf, param, &percent,
                                             &budget->mark);
 }
 
 
 ngx_int_t
-ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf)
+ngx_http_ratelimit_resolve_elastic(ngx_conf_t *cf)
 {
-    ngx_int_t                             rc;
     ngx_uint_t                            i;
-    ngx_conf_file_t                      *saved;
     ngx_http_ratelimit_main_conf_t       *rmcf;
     ngx_http_ratelimit_elastic_budget_t  *budgets;
 
@@ -152,18 +138,13 @@ ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf)
         return NGX_OK;
     }
 
+    cf->conf_file = &rmcf->elastic->origin;
     budgets = rmcf->elastic->budgets.elts;
-    saved = cf->conf_file;
 
     for (i = 0; i < rmcf->elastic->budgets.nelts; i++) {
-
-        /* what is wrong is reported where it is written */
-
-        cf->conf_file = &rmcf->elastic->origin;
-        rc = ngx_http_ratelimit_elastic_bind_budget(cf, &budgets[i]);
-        cf->conf_file = saved;
-
-        if (rc != NGX_OK) {
+        if (ngx_http_ratelimit_resolve_budget(cf, rmcf, &budgets[i])
+            != NGX_OK)
+        {
             return NGX_ERROR;
         }
     }
@@ -172,87 +153,81 @@ ngx_http_ratelimit_elastic_bind(ngx_conf_t *cf)
 }
 
 
-/* looks at the counters of those who use the zone as it is */
+/* a budget looks at the counters that limits without a name use */
 
 static ngx_int_t
-ngx_http_ratelimit_elastic_bind_budget(ngx_conf_t *cf,
+ngx_http_ratelimit_resolve_budget(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf,
     ngx_http_ratelimit_elastic_budget_t *budget)
 {
-    ngx_uint_t                       i;
-    const char                      *reason;
-    ratelimit_rate_t                *rates;
-    ratelimit_rule_t                *rules;
-    ngx_http_ratelimit_zone_t       *zone;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
-
-    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+    const char                 *reason;
+    ngx_http_ratelimit_zone_t  *zone;
 
     zone = ngx_http_ratelimit_find_zone(rmcf, &budget->name);
 
-    reason = ngx_http_ratelimit_elastic_check_zone(zone);
-    if (reason != NULL) {
+    if (zone == NULL) {
+        reason = "the zone is not declared";
+
+    } else if (zone->rates.nelts == 0) {
+        reason = "the zone has no rate without variables";
+
+    } else if (ngx_http_ratelimit_traits(zone)->takes & RATELIMIT_TAKES_BURST) {
+        reason = ngx_http_ratelimit_reason(cf,
+                                     "algorithm \"%s\" has no budget",
+                                     ngx_http_ratelimit_traits(zone)->name);
+
+    } else {
+        reason = ngx_http_ratelimit_make_budget(cf, zone, &budget->use);
+    }
+
+    if (reason == NULL) {
+        return ngx_http_ratelimit_store_use(cf, &budget->use);
+    }
+
+    if (reason != NGX_CONF_ERROR) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid zone \"%V\" in \"ratelimit_elastic\" "
                            "directive: %s", &budget->name, reason);
-        return NGX_ERROR;
     }
 
-    rates = zone->rates.elts;
-
-    rules = ngx_pcalloc(cf->pool,
-                        zone->rates.nelts * sizeof(ratelimit_rule_t));
-    if (rules == NULL) {
-        return NGX_ERROR;
-    }
-
-    for (i = 0; i < zone->rates.nelts; i++) {
-        rules[i].limit = rates[i].limit;
-        rules[i].period = rates[i].period;
-        rules[i].capacity = zone->capacity ? zone->capacity : rates[i].limit;
-        rules[i].ceiling = rules[i].capacity;
-
-        ratelimit_shape_fit(&zone->shape, rules[i].ceiling);
-    }
-
-    /* a zone in Redis is looked at as far as this machine knows it */
-
-    zone->mirror = (zone->redis != NULL);
-
-    ngx_str_set(&budget->use.name, "");
-    budget->use.zone = zone;
-    budget->use.rules = rules;
-    budget->use.nrules = zone->rates.nelts;
-    budget->use.lasting = 1;
-
-    return ngx_http_ratelimit_store_use(cf, &budget->use);
+    return NGX_ERROR;
 }
 
 
-/* NULL, or the reason why no share of the zone's limits can be told */
-
 static const char *
-ngx_http_ratelimit_elastic_check_zone(ngx_http_ratelimit_zone_t *zone)
+ngx_http_ratelimit_make_budget(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_use_t *use)
 {
-    ngx_uint_t         i;
-    ratelimit_rate_t  *rates;
+    ngx_uint_t                   i;
+    const char                  *reason;
+    ratelimit_rate_t            *rates;
+    ngx_http_ratelimit_limit_t   limit;
 
-    if (zone == NULL) {
-        return "there is no such zone";
+    use->rules = ngx_palloc(cf->pool,
+                            zone->rates.nelts * sizeof(ratelimit_rule_t));
+    if (use->rules == NULL) {
+        return NGX_CONF_ERROR;
     }
 
-    if (zone->rates.nelts == 0) {
-        return "the zone has no fixed rate";
-    }
+    ngx_str_set(&use->name, "");
+    use->zone = zone;
+    use->nrules = zone->rates.nelts;
+    use->lasting = 1;
 
-    if (zone->shape.algorithm == RATELIMIT_LEAKY_BUCKET) {
-        return "a leaky_bucket has a pace, but no budget";
-    }
+    /* of a zone in Redis, what this machine has admitted */
 
+    zone->mirror = (zone->redis != NULL);
+
+    ngx_memzero(&limit, sizeof(ngx_http_ratelimit_limit_t));
+
+    limit.use = *use;
     rates = zone->rates.elts;
 
-    for (i = 0; i < zone->rates.nelts; i++) {
-        if (zone->capacity > (RATELIMIT_MAX_PRODUCT - 1) / rates[i].period) {
-            return "capacity times period is too large";
+    for (i = 0; i < use->nrules; i++) {
+        reason = ngx_http_ratelimit_make_rule(&limit, &rates[i],
+                                              &use->rules[i]);
+        if (reason != NULL) {
+            return reason;
         }
     }
 

@@ -139,10 +139,10 @@ ngx_http_ratelimit_elastic_budget_pressed(
     ngx_http_ratelimit_elastic_shared_t *shared,
     ngx_http_ratelimit_elastic_budget_t *budget, ngx_http_request_t *r)
 {
-    uint32_t          share;
-    ngx_str_t         key;
-    ngx_atomic_t     *state;
-    ratelimit_hash_t  hash;
+    uint32_t           share;
+    ngx_str_t          key;
+    ngx_atomic_t      *state;
+    ratelimit_hash_t   hash;
 
     if (ngx_http_complex_value(r, &budget->use.zone->key, &key) != NGX_OK) {
         return 1;
@@ -176,10 +176,10 @@ static uint32_t
 ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
     ngx_http_ratelimit_use_t *use, ratelimit_hash_t *hash)
 {
-    uint32_t                    share, fullest;
-    ngx_uint_t                  i;
-    ratelimit_verdict_t        *verdict;
-    ngx_http_ratelimit_query_t  q;
+    uint32_t                     share, fullest;
+    ngx_uint_t                   i;
+    ratelimit_verdict_t         *verdict;
+    ngx_http_ratelimit_query_t   q;
 
     ngx_memzero(&q, sizeof(ngx_http_ratelimit_query_t));
 

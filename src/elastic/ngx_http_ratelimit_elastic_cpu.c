@@ -196,9 +196,9 @@ ngx_http_ratelimit_procfs_read(const char *mount,
     ngx_http_ratelimit_cgroup_t *cgroup, const char *name,
     ngx_http_ratelimit_procfs_t *file)
 {
-    u_char   *p, path[NGX_MAX_PATH];
-    ssize_t   n;
-    ngx_fd_t  fd;
+    u_char    *p, path[NGX_MAX_PATH];
+    ssize_t    n;
+    ngx_fd_t   fd;
 
     if (cgroup != NULL) {
         p = ngx_snprintf(path, NGX_MAX_PATH, "%s%*s/%s%Z", mount, cgroup->len,

@@ -196,7 +196,7 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
           + sizeof(ngx_http_ratelimit_problem_tail);
 
     for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
-        len += sizeof(",") - 1 + ctx->plans[i]->limit->json.len;
+        len += sizeof(",") - 1 + ctx->plans[i]->limit->json_name.len;
     }
 
     b = ngx_create_temp_buf(ctx->request->pool, len);
@@ -217,7 +217,7 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
         }
 
         b->last = ngx_sprintf(b->last, "%s%V", limit ? "," : "",
-                              &ctx->plans[i]->limit->json);
+                              &ctx->plans[i]->limit->json_name);
 
         limit = ctx->plans[i]->limit;
     }

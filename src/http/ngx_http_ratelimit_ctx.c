@@ -22,7 +22,7 @@ ngx_http_ratelimit_grow_ctx(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
     u_char                         *rows;
     ratelimit_item_t               *items;
     ratelimit_place_t              *places;
-    ngx_http_ratelimit_plan_t     **plans;
+    ngx_http_ratelimit_rules_t    **plans;
     ngx_http_ratelimit_subject_t   *subjects;
 
     items = ctx->items;
@@ -42,7 +42,7 @@ ngx_http_ratelimit_grow_ctx(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
     ngx_memcpy(ctx->subjects, subjects,
                ctx->n * sizeof(ngx_http_ratelimit_subject_t));
     ngx_memcpy(ctx->plans, plans,
-               ctx->n * sizeof(ngx_http_ratelimit_plan_t *));
+               ctx->n * sizeof(ngx_http_ratelimit_rules_t *));
 
     return NGX_OK;
 }

@@ -69,7 +69,7 @@ struct ngx_http_ratelimit_ctx_s {
     ratelimit_item_t               *items;
     ratelimit_place_t              *places;
     ngx_http_ratelimit_subject_t   *subjects;
-    ngx_http_ratelimit_plan_t     **plans;    /* in the order of items */
+    ngx_http_ratelimit_rules_t     **plans;    /* in the order of items */
     ngx_uint_t                      room;     /* for so many */
 };
 
@@ -158,7 +158,7 @@ ngx_http_ratelimit_rows(ngx_uint_t n)
 {
     return n * (sizeof(ratelimit_item_t) + sizeof(ratelimit_place_t)
                 + sizeof(ngx_http_ratelimit_subject_t)
-                + sizeof(ngx_http_ratelimit_plan_t *));
+                + sizeof(ngx_http_ratelimit_rules_t *));
 }
 
 
@@ -176,7 +176,7 @@ ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
     ctx->subjects = (ngx_http_ratelimit_subject_t *) rows;
 
     rows += n * sizeof(ngx_http_ratelimit_subject_t);
-    ctx->plans = (ngx_http_ratelimit_plan_t **) rows;
+    ctx->plans = (ngx_http_ratelimit_rules_t **) rows;
 }
 
 
@@ -211,7 +211,7 @@ ngx_http_ratelimit_new_ctx(ngx_http_request_t *r,
 
 static ngx_inline void
 ngx_http_ratelimit_add_rows(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_plan_t *plan, ratelimit_rule_t *rule, ngx_str_t *key,
+    ngx_http_ratelimit_rules_t *plan, ratelimit_rule_t *rule, ngx_str_t *key,
     uint64_t cost)
 {
     ngx_uint_t                     i;

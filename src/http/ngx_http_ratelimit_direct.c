@@ -14,7 +14,7 @@ typedef struct {
     ratelimit_item_t               *item;
     ratelimit_place_t              *place;
     ngx_http_ratelimit_subject_t   *subject;
-    ngx_http_ratelimit_plan_t     **plan;
+    ngx_http_ratelimit_rules_t     **plan;
 } ngx_http_ratelimit_rows_t;
 
 
@@ -47,7 +47,7 @@ ngx_http_ratelimit_direct_set(ngx_http_ratelimit_set_t *set)
             || limits[i].filter.value != NULL
             || limits[i].cost.value != NULL
             || limits[i].rate.value != NULL
-            || limits[i].plan.elastic != NULL)
+            || limits[i].rules.elastic != NULL)
         {
             return 0;
         }
@@ -201,8 +201,8 @@ ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_limit_t *limit,
     zone = limit->use.zone;
     hash = rows->place->hash;
 
-    rule = limit->plan.rules;
-    last = rule + limit->plan.nrules;
+    rule = limit->rules.rules;
+    last = rule + limit->rules.nrules;
 
     do {
         rows->item->rule = rule++;
@@ -218,7 +218,7 @@ ngx_http_ratelimit_direct_rows(ngx_http_ratelimit_limit_t *limit,
         rows->subject->backend = NGX_HTTP_RATELIMIT_SHM;
         rows->subject++;
 
-        *rows->plan++ = &limit->plan;
+        *rows->plan++ = &limit->rules;
 
     } while (room > 1 && rule < last);
 }

@@ -123,7 +123,7 @@ ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
     len = 5 * NGX_INT64_LEN;
 
     if (ietf) {
-        len += ctx->plans[ctx->tightest]->limit->label.len
+        len += ctx->plans[ctx->tightest]->limit->sf_name.len
                + sizeof(";r=;t=") - 1 + 2 * NGX_INT64_LEN;
 
         for (i = 0; i < ctx->n; i += ctx->plans[i]->nrules) {
@@ -209,7 +209,7 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
     /* t must not promise more than Retry-After does */
 
     fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL",
-                        &ctx->plans[ctx->tightest]->limit->label,
+                        &ctx->plans[ctx->tightest]->limit->sf_name,
                         verdict->remaining,
                         ctx->status == NGX_HTTP_RATELIMIT_REJECTED
                         ? ngx_http_ratelimit_retry_seconds(ctx)

@@ -17,9 +17,9 @@ static ngx_inline ngx_int_t ngx_http_ratelimit_make_room(
 static ngx_int_t ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t **plan);
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **plan);
 static void ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, uint64_t cost);
+    ngx_http_ratelimit_rules_t *plan, ngx_str_t *key, uint64_t cost);
 static ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
@@ -99,10 +99,10 @@ static ngx_int_t
 ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit)
 {
-    uint64_t                    cost;
-    ngx_int_t                   rc;
-    ngx_str_t                   value;
-    ngx_http_ratelimit_plan_t  *plan;
+    uint64_t                     cost;
+    ngx_int_t                    rc;
+    ngx_str_t                    value;
+    ngx_http_ratelimit_rules_t  *plan;
 
     if (limit->filter.value != NULL) {
         if (ngx_http_ratelimit_eval(ctx->request, &limit->filter, &value)
@@ -124,7 +124,7 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_OK;
     }
 
-    plan = &limit->plan;
+    plan = &limit->rules;
 
     if (limit->rate.value != NULL) {
         rc = ngx_http_ratelimit_find_plan(ctx, limit, &plan);
@@ -152,7 +152,7 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
 
 static ngx_int_t
 ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t **plan)
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **plan)
 {
     ngx_str_t  text;
 
@@ -164,7 +164,7 @@ ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_DECLINED;
     }
 
-    *plan = ngx_http_ratelimit_get_plan(ctx->request, limit, &text);
+    *plan = ngx_http_ratelimit_get_rules(ctx->request, limit, &text);
 
     if (*plan == NULL) {
         return NGX_ERROR;
@@ -183,7 +183,7 @@ ngx_http_ratelimit_find_plan(ngx_http_ratelimit_ctx_t *ctx,
 
 static void
 ngx_http_ratelimit_add_items(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_plan_t *plan, ngx_str_t *key, uint64_t cost)
+    ngx_http_ratelimit_rules_t *plan, ngx_str_t *key, uint64_t cost)
 {
     ratelimit_rule_t  *rules;
 

@@ -235,7 +235,7 @@ ratelimit_url_parse_brackets(const char *p, const char *end,
 
     for ( /* void */ ; p < bracket; p++) {
         if (ratelimit_url_hex(*p) < 0 && *p != ':' && *p != '.') {
-            return "the host is no IPv6 address";
+            return "the host is not an IPv6 address";
         }
     }
 

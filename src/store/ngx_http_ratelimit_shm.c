@@ -78,7 +78,7 @@ ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
 static void
 ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q)
 {
-    /* void: it is asked before all others, see ngx_http_ratelimit_bind.c */
+    /* void: it is decided before all others, see compare_limits() in conf */
 }
 
 

@@ -124,9 +124,7 @@ ngx_http_ratelimit_zone_same_pace(ngx_http_ratelimit_use_t *one,
 {
     ngx_uint_t  i, k;
 
-    if (one->zone->shape.algorithm != RATELIMIT_TOKEN_BUCKET
-        && one->zone->shape.algorithm != RATELIMIT_LEAKY_BUCKET)
-    {
+    if (!ratelimit_algorithms[one->zone->shape.algorithm]->drips) {
         return 1;
     }
 

@@ -140,9 +140,9 @@ static const url_bad_t  url_bad[] = {
     { url_text("redis://h]"), URL_HOST },
 
     { url_text("redis://[::1"), "the \"]\" after the host is missing" },
-    { url_text("redis://[::g]"), "the host is no IPv6 address" },
-    { url_text("redis://[::1%25eth0]"), "the host is no IPv6 address" },
-    { url_text("redis://[[::1]]"), "the host is no IPv6 address" },
+    { url_text("redis://[::g]"), "the host is not an IPv6 address" },
+    { url_text("redis://[::1%25eth0]"), "the host is not an IPv6 address" },
+    { url_text("redis://[[::1]]"), "the host is not an IPv6 address" },
     { url_text("redis://[::1]6379"), URL_PORT },
     { url_text("redis://[::1]:"), URL_PORT },
     { url_text("redis://::1"), URL_NONE },

@@ -1,67 +1,61 @@
 
 /*
- * The whole configuration has been read: limits find their zones, rates
- * become rules, and the store learns who uses it.
+ * When http {} has been read, limits find their zones, rates become rules, and
+ * the store is told which limits use its zones.
  */
 
 
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
-#define NGX_HTTP_RATELIMIT_MAX_WAIT  86400000    /* ms */
+#define NGX_HTTP_RATELIMIT_MAX_DELAY  86400000    /* ms */
 
 
-typedef ngx_int_t (*ngx_http_ratelimit_bind_pt)(ngx_conf_t *cf,
+typedef ngx_int_t (*ngx_http_ratelimit_resolve_pt)(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 
 
+static ngx_int_t ngx_http_ratelimit_resolve_all(ngx_conf_t *cf);
 static void ngx_http_ratelimit_find_stages(ngx_http_ratelimit_set_t *set);
-static ngx_int_t ngx_http_ratelimit_bind_set(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_resolve_set(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
 static ngx_int_t ngx_http_ratelimit_count_rules(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
-static ngx_int_t ngx_http_ratelimit_each(ngx_conf_t *cf,
-    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_bind_pt bind);
+static ngx_int_t ngx_http_ratelimit_resolve_each(ngx_conf_t *cf,
+    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_resolve_pt resolve);
 static ngx_int_t ngx_http_ratelimit_compare_limits(const void *one,
     const void *two);
-static ngx_int_t ngx_http_ratelimit_bind_limit(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
-static ngx_int_t ngx_http_ratelimit_bind_zone(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
-static void ngx_http_ratelimit_bind_name(ngx_http_ratelimit_set_t *set,
+static void ngx_http_ratelimit_resolve_name(ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
-static ngx_int_t ngx_http_ratelimit_check_name(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_check_duplicate(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
-static ngx_int_t ngx_http_ratelimit_bind_delay(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_resolve_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
-static ngx_uint_t ngx_http_ratelimit_gives_back(
+static ngx_uint_t ngx_http_ratelimit_may_refund(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
 
 
-ngx_http_ratelimit_zone_t *
-ngx_http_ratelimit_find_zone(ngx_http_ratelimit_main_conf_t *rmcf,
-    ngx_str_t *name)
+ngx_int_t
+ngx_http_ratelimit_resolve(ngx_conf_t *cf)
 {
-    ngx_uint_t                   i;
-    ngx_http_ratelimit_zone_t  **zones;
+    ngx_int_t         rc;
+    ngx_conf_file_t  *saved;
 
-    zones = rmcf->zones.elts;
+    saved = cf->conf_file;
+    rc = ngx_http_ratelimit_resolve_all(cf);
+    cf->conf_file = saved;
 
-    for (i = 0; i < rmcf->zones.nelts; i++) {
-        if (zones[i]->name.len == name->len
-            && ngx_strncmp(zones[i]->name.data, name->data, name->len) == 0)
-        {
-            return zones[i];
-        }
-    }
-
-    return NULL;
+    return rc;
 }
 
 
-ngx_int_t
-ngx_http_ratelimit_bind(ngx_conf_t *cf)
+static ngx_int_t
+ngx_http_ratelimit_resolve_all(ngx_conf_t *cf)
 {
     ngx_uint_t                        i;
     ngx_http_ratelimit_set_t        **sets;
@@ -69,8 +63,8 @@ ngx_http_ratelimit_bind(ngx_conf_t *cf)
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    if (ngx_http_ratelimit_check_mentions(cf) != NGX_OK
-        || ngx_http_ratelimit_bind_redis(cf) != NGX_OK)
+    if (ngx_http_ratelimit_expr_check_all(cf) != NGX_OK
+        || ngx_http_ratelimit_resolve_redis(cf) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -83,12 +77,12 @@ ngx_http_ratelimit_bind(ngx_conf_t *cf)
     }
 
     for (i = 0; i < rmcf->sets.nelts; i++) {
-        if (ngx_http_ratelimit_bind_set(cf, sets[i]) != NGX_OK) {
+        if (ngx_http_ratelimit_resolve_set(cf, sets[i]) != NGX_OK) {
             return NGX_ERROR;
         }
     }
 
-    if (ngx_http_ratelimit_elastic_bind(cf) != NGX_OK) {
+    if (ngx_http_ratelimit_resolve_elastic(cf) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -115,7 +109,7 @@ ngx_http_ratelimit_find_stages(ngx_http_ratelimit_set_t *set)
 
 
 static ngx_int_t
-ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
+ngx_http_ratelimit_resolve_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 {
     if (set->server != NULL) {
         set->name = set->server->server_name;
@@ -125,7 +119,8 @@ ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         }
     }
 
-    if (ngx_http_ratelimit_each(cf, set, ngx_http_ratelimit_bind_zone)
+    if (ngx_http_ratelimit_resolve_each(cf, set,
+                                        ngx_http_ratelimit_resolve_zone)
         != NGX_OK)
     {
         return NGX_ERROR;
@@ -135,7 +130,8 @@ ngx_http_ratelimit_bind_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
              sizeof(ngx_http_ratelimit_limit_t),
              ngx_http_ratelimit_compare_limits);
 
-    if (ngx_http_ratelimit_each(cf, set, ngx_http_ratelimit_bind_limit)
+    if (ngx_http_ratelimit_resolve_each(cf, set,
+                                        ngx_http_ratelimit_resolve_limit)
         != NGX_OK)
     {
         return NGX_ERROR;
@@ -149,14 +145,13 @@ static ngx_int_t
 ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 {
     ngx_uint_t                   i, n;
-    ngx_conf_file_t             *saved;
     ngx_http_ratelimit_limit_t  *limits;
 
     limits = set->limits.elts;
 
     for (i = 0; i < set->limits.nelts; i++) {
 
-        n = limits[i].plan.nrules ? limits[i].plan.nrules
+        n = limits[i].rules.nrules ? limits[i].rules.nrules
                                   : NGX_HTTP_RATELIMIT_MAX_RATES;
 
         if (limits[i].stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) {
@@ -174,14 +169,11 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
     n = set->nrules_before + set->nrules_after;
 
     if (n > RATELIMIT_MAX_ITEMS) {
-        saved = cf->conf_file;
         cf->conf_file = &limits[0].origin;
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "too many rates in \"ratelimit\" directives of one "
-                           "block: %ui, there may be %d",
+                           "block: %ui, at most %d are allowed",
                            n, RATELIMIT_MAX_ITEMS);
-        cf->conf_file = saved;
-
         return NGX_ERROR;
     }
 
@@ -196,35 +188,30 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 }
 
 
-/* what is wrong is reported where it is written */
-
 static ngx_int_t
-ngx_http_ratelimit_each(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
-    ngx_http_ratelimit_bind_pt bind)
+ngx_http_ratelimit_resolve_each(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
+    ngx_http_ratelimit_resolve_pt resolve)
 {
-    ngx_int_t                    rc;
     ngx_uint_t                   i;
-    ngx_conf_file_t             *saved;
     ngx_http_ratelimit_limit_t  *limits;
 
     limits = set->limits.elts;
-    saved = cf->conf_file;
-    rc = NGX_OK;
 
-    for (i = 0; i < set->limits.nelts && rc == NGX_OK; i++) {
+    for (i = 0; i < set->limits.nelts; i++) {
         cf->conf_file = &limits[i].origin;
-        rc = bind(cf, set, &limits[i]);
+
+        if (resolve(cf, set, &limits[i]) != NGX_OK) {
+            return NGX_ERROR;
+        }
     }
 
-    cf->conf_file = saved;
-
-    return rc;
+    return NGX_OK;
 }
 
 
 /*
- * Limits of one store follow one another, those in memory first, which are
- * asked before others; then, of one store, those that fail alike.
+ * Limits of one store follow one another: those in shared memory first, as
+ * they are decided before others; then, of one store, those that fail alike.
  */
 
 static ngx_int_t
@@ -248,14 +235,14 @@ ngx_http_ratelimit_compare_limits(const void *one, const void *two)
 
 
 static ngx_int_t
-ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
+ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit)
 {
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    ngx_http_ratelimit_bind_name(set, limit);
+    ngx_http_ratelimit_resolve_name(set, limit);
 
-    if (ngx_http_ratelimit_check_name(cf, set, limit) != NGX_OK) {
+    if (ngx_http_ratelimit_check_duplicate(cf, set, limit) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -263,12 +250,12 @@ ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         ngx_http_ratelimit_expr_init(cf, &limit->key, &limit->use.zone->key);
     }
 
-    if (ngx_http_ratelimit_make_labels(cf, limit) != NGX_OK) {
+    if (ngx_http_ratelimit_make_names(cf, limit) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (ngx_http_ratelimit_bind_delay(cf, limit) != NGX_OK
-        || ngx_http_ratelimit_bind_rates(cf, limit) != NGX_OK)
+    if (ngx_http_ratelimit_resolve_delay(cf, limit) != NGX_OK
+        || ngx_http_ratelimit_resolve_rates(cf, limit) != NGX_OK)
     {
         return NGX_ERROR;
     }
@@ -286,14 +273,14 @@ ngx_http_ratelimit_bind_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         return NGX_ERROR;
     }
 
-    limit->use.lasting = !ngx_http_ratelimit_gives_back(rmcf, set, limit);
+    limit->use.lasting = !ngx_http_ratelimit_may_refund(rmcf, set, limit);
 
     return ngx_http_ratelimit_store_use(cf, &limit->use);
 }
 
 
 static ngx_int_t
-ngx_http_ratelimit_bind_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
+ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit)
 {
     ngx_http_ratelimit_zone_t       *zone;
@@ -310,16 +297,13 @@ ngx_http_ratelimit_bind_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         return NGX_ERROR;
     }
 
-    if (zone->shape.algorithm != RATELIMIT_LEAKY_BUCKET
-        && (limit->burst || limit->free == RATELIMIT_NODELAY))
+    if ((limit->burst || limit->free == RATELIMIT_NODELAY)
+        && ngx_http_ratelimit_check_algorithm(cf, zone, "ratelimit",
+                                              limit->burst ? "burst"
+                                                           : "nodelay",
+                                              RATELIMIT_TAKES_BURST)
+           != NGX_OK)
     {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "parameter \"%s\" in \"ratelimit\" directive needs "
-                           "algorithm \"leaky_bucket\", "
-                           "but zone \"%V\" has \"%s\"",
-                           limit->burst ? "burst" : "nodelay",
-                           &zone->name,
-                           ratelimit_algorithms[zone->shape.algorithm]->name);
         return NGX_ERROR;
     }
 
@@ -339,10 +323,10 @@ ngx_http_ratelimit_bind_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 }
 
 
-/* a limit with a key or rates of its own counts apart from the zone's others */
+/* a limit with its own key or rates has its own counters in the zone */
 
 static void
-ngx_http_ratelimit_bind_name(ngx_http_ratelimit_set_t *set,
+ngx_http_ratelimit_resolve_name(ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit)
 {
     if (limit->use.name.len) {
@@ -360,11 +344,11 @@ ngx_http_ratelimit_bind_name(ngx_http_ratelimit_set_t *set,
 }
 
 
-/* one decision must not look twice at one counter */
+/* a decision must not charge the same counter twice */
 
 static ngx_int_t
-ngx_http_ratelimit_check_name(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
-    ngx_http_ratelimit_limit_t *limit)
+ngx_http_ratelimit_check_duplicate(ngx_conf_t *cf,
+    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit)
 {
     ngx_http_ratelimit_limit_t  *other;
 
@@ -380,8 +364,8 @@ ngx_http_ratelimit_check_name(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         }
 
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "duplicate zone \"%V\" in \"ratelimit\" directive, "
-                           "it needs a \"name\" parameter to count apart",
+                           "duplicate zone \"%V\" in \"ratelimit\" directive: "
+                           "it needs a \"name\" to count separately",
                            &limit->zone);
         return NGX_ERROR;
     }
@@ -390,12 +374,13 @@ ngx_http_ratelimit_check_name(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 }
 
 
-/* delay= is a number of requests to a leaky_bucket, a time to a token_bucket */
+/* delay= is a number of requests or a time, as the algorithm takes it */
 
 static ngx_int_t
-ngx_http_ratelimit_bind_delay(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
+ngx_http_ratelimit_resolve_delay(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit)
 {
-    ngx_int_t                   wait;
+    ngx_int_t                   msec;
     const char                 *reason;
     ngx_http_ratelimit_zone_t  *zone;
 
@@ -404,37 +389,36 @@ ngx_http_ratelimit_bind_delay(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
     }
 
     zone = limit->use.zone;
-    reason = NULL;
 
-    if (zone->shape.algorithm == RATELIMIT_LEAKY_BUCKET) {
-
-        if (ratelimit_parse_number((char *) limit->delay.data,
-                                   limit->delay.len, RATELIMIT_MAX_LIMIT - 1,
-                                   &limit->free)
-            != NULL
-            || limit->free == 0)
-        {
-            reason = "must be a number from 1 to 4294967294";
-        }
-
-    } else if (zone->shape.algorithm == RATELIMIT_TOKEN_BUCKET) {
-        wait = ngx_parse_time(&limit->delay, 0);
-
-        if (wait == NGX_ERROR || wait == 0
-            || (uint64_t) wait > NGX_HTTP_RATELIMIT_MAX_WAIT)
-        {
-            reason = "must be a time from 1ms to 1d";
-
-        } else {
-            limit->wait = (uint64_t) wait * 1000;
-        }
-
-    } else {
-        reason = "needs algorithm \"leaky_bucket\" or \"token_bucket\"";
+    if (ngx_http_ratelimit_check_algorithm(cf, zone, "ratelimit", "delay",
+                                           RATELIMIT_TAKES_BURST
+                                           |RATELIMIT_TAKES_WAIT)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
-    if (reason == NULL) {
-        return NGX_OK;
+    if (ngx_http_ratelimit_traits(zone)->takes & RATELIMIT_TAKES_BURST) {
+
+        if (ngx_http_ratelimit_parse_number(&limit->delay, 1,
+                                            RATELIMIT_MAX_LIMIT - 1,
+                                            &limit->free)
+            == NGX_OK)
+        {
+            return NGX_OK;
+        }
+
+        reason = "must be a number from 1 to 4294967294";
+
+    } else {
+        msec = ngx_parse_time(&limit->delay, 0);
+
+        if (msec > 0 && msec <= NGX_HTTP_RATELIMIT_MAX_DELAY) {
+            limit->wait = (uint64_t) msec * 1000;
+            return NGX_OK;
+        }
+
+        reason = "must be a time from 1ms to 1d";
     }
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
@@ -446,14 +430,15 @@ ngx_http_ratelimit_bind_delay(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
 
 
 /*
- * Whether a charge may be given back: by its outcome, by who leaves a queue
- * for a token, or because those refuse that are asked later.  Or by another
- * plan, whose bucket fills faster.  A redirect may lead to the other stage of
- * any other set, be it that before authentication.
+ * Whether a charge may be refunded: because of the status of the response, of
+ * a request that leaves the queue for a token, or of a limit that is decided
+ * later and refuses.  A rate that varies may fill the bucket faster, which has
+ * the same effect.  A redirect may lead to the other stage of any other set,
+ * even to that before authentication.
  */
 
 static ngx_uint_t
-ngx_http_ratelimit_gives_back(ngx_http_ratelimit_main_conf_t *rmcf,
+ngx_http_ratelimit_may_refund(ngx_http_ratelimit_main_conf_t *rmcf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit)
 {
     ngx_uint_t                   i;
@@ -464,8 +449,7 @@ ngx_http_ratelimit_gives_back(ngx_http_ratelimit_main_conf_t *rmcf,
     }
 
     if (limit->rate.value != NULL
-        && (limit->use.zone->shape.algorithm == RATELIMIT_TOKEN_BUCKET
-            || limit->use.zone->shape.algorithm == RATELIMIT_LEAKY_BUCKET))
+        && ngx_http_ratelimit_traits(limit->use.zone)->drips)
     {
         return 1;
     }
@@ -475,7 +459,8 @@ ngx_http_ratelimit_gives_back(ngx_http_ratelimit_main_conf_t *rmcf,
     for (i = 0; i < set->limits.nelts; i++, other++) {
 
         if (other->delay.len
-            && other->use.zone->shape.algorithm == RATELIMIT_TOKEN_BUCKET)
+            && (ngx_http_ratelimit_traits(other->use.zone)->takes
+                & RATELIMIT_TAKES_WAIT))
         {
             return 1;
         }

@@ -1,44 +1,40 @@
 
 /*
- * The name of a limit as its clients read it, made once: a string of
- * structured fields (RFC 8941), and a string of JSON.
+ * What clients are shown of a limit, made once: its name as a string of
+ * structured fields (RFC 8941) and of JSON, and its policy.
  */
 
 
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
-static ngx_int_t ngx_http_ratelimit_make_label(ngx_conf_t *cf, ngx_str_t *name,
-    ngx_str_t *label);
-static ngx_int_t ngx_http_ratelimit_make_json(ngx_conf_t *cf, ngx_str_t *name,
-    ngx_str_t *json);
+static ngx_int_t ngx_http_ratelimit_make_sf_name(ngx_conf_t *cf,
+    ngx_str_t *name, ngx_str_t *sf_name);
+static ngx_int_t ngx_http_ratelimit_make_json_name(ngx_conf_t *cf,
+    ngx_str_t *name, ngx_str_t *json_name);
 
 
 ngx_int_t
-ngx_http_ratelimit_make_labels(ngx_conf_t *cf,
+ngx_http_ratelimit_make_names(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit)
 {
     ngx_str_t  *name;
 
     name = limit->use.name.len ? &limit->use.name : &limit->use.zone->name;
 
-    if (ngx_http_ratelimit_make_label(cf, name, &limit->label) != NGX_OK) {
+    if (ngx_http_ratelimit_make_sf_name(cf, name, &limit->sf_name) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (ngx_http_ratelimit_make_json(cf, name, &limit->json) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
+    return ngx_http_ratelimit_make_json_name(cf, name, &limit->json_name);
 }
 
 
-/* a string has printable ASCII only, so anything else is percent-encoded */
+/* such a string has printable ASCII only, other bytes are percent-encoded */
 
 static ngx_int_t
-ngx_http_ratelimit_make_label(ngx_conf_t *cf, ngx_str_t *name,
-    ngx_str_t *label)
+ngx_http_ratelimit_make_sf_name(ngx_conf_t *cf, ngx_str_t *name,
+    ngx_str_t *sf_name)
 {
     u_char      *p, ch;
     ngx_uint_t   i;
@@ -48,7 +44,7 @@ ngx_http_ratelimit_make_label(ngx_conf_t *cf, ngx_str_t *name,
         return NGX_ERROR;
     }
 
-    label->data = p;
+    sf_name->data = p;
     *p++ = '"';
 
     for (i = 0; i < name->len; i++) {
@@ -67,7 +63,7 @@ ngx_http_ratelimit_make_label(ngx_conf_t *cf, ngx_str_t *name,
     }
 
     *p++ = '"';
-    label->len = p - label->data;
+    sf_name->len = p - sf_name->data;
 
     return NGX_OK;
 }
@@ -75,36 +71,37 @@ ngx_http_ratelimit_make_label(ngx_conf_t *cf, ngx_str_t *name,
 
 ngx_int_t
 ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_plan_t *plan)
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t *rules)
 {
     u_char            *p;
     size_t             len;
     ngx_uint_t         i;
     ratelimit_rule_t  *rule;
 
-    len = limit->label.len + sizeof(", ;q=;w=") - 1 + 2 * NGX_INT64_LEN;
+    len = limit->sf_name.len + sizeof(", ;q=;w=") - 1 + 2 * NGX_INT64_LEN;
 
-    p = ngx_pnalloc(pool, plan->nrules * len);
+    p = ngx_pnalloc(pool, rules->nrules * len);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    plan->policy.data = p;
-    rule = plan->rules;
+    rules->policy.data = p;
+    rule = rules->rules;
 
-    for (i = 0; i < plan->nrules; i++) {
-        p = ngx_sprintf(p, "%s%V;q=%uL;w=%uL", i ? ", " : "", &limit->label,
+    for (i = 0; i < rules->nrules; i++) {
+        p = ngx_sprintf(p, "%s%V;q=%uL;w=%uL", i ? ", " : "", &limit->sf_name,
                         rule[i].limit, rule[i].period / RATELIMIT_SECOND);
     }
 
-    plan->policy.len = p - plan->policy.data;
+    rules->policy.len = p - rules->policy.data;
 
     return NGX_OK;
 }
 
 
 static ngx_int_t
-ngx_http_ratelimit_make_json(ngx_conf_t *cf, ngx_str_t *name, ngx_str_t *json)
+ngx_http_ratelimit_make_json_name(ngx_conf_t *cf, ngx_str_t *name,
+    ngx_str_t *json_name)
 {
     u_char  *p;
     size_t   len;
@@ -116,13 +113,13 @@ ngx_http_ratelimit_make_json(ngx_conf_t *cf, ngx_str_t *name, ngx_str_t *json)
         return NGX_ERROR;
     }
 
-    json->data = p;
+    json_name->data = p;
 
     *p++ = '"';
     p = (u_char *) ngx_escape_json(p, name->data, name->len);
     *p++ = '"';
 
-    json->len = p - json->data;
+    json_name->len = p - json_name->data;
 
     return NGX_OK;
 }

@@ -1,10 +1,11 @@
 
 /*
- * URLs and passwords of Redis, as the configuration has them.
+ * The URL and the password of a "ratelimit_redis".
  */
 
 
-#include "conf/ngx_http_ratelimit_redis_url.h"
+#include "conf/ngx_http_ratelimit_conf.h"
+#include "redis/ngx_http_ratelimit_redis.h"
 #include "redis/ratelimit_url.h"
 
 
@@ -102,7 +103,7 @@ ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
 }
 
 
-/* what only looks like an address would be looked for in the DNS */
+/* a malformed address would be looked up in the DNS as a name */
 
 static const char *
 ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url)
@@ -122,7 +123,7 @@ ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url)
     if (url->ipv6) {
 #if (NGX_HAVE_INET6)
         if (ngx_inet6_addr(host, url->host.len, addr) != NGX_OK) {
-            return "the host is no IPv6 address";
+            return "the host is not an IPv6 address";
         }
 
         return NULL;
@@ -138,7 +139,7 @@ ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url)
     }
 
     if (url->host.len && ngx_inet_addr(host, url->host.len) == INADDR_NONE) {
-        return "the host is no IPv4 address";
+        return "the host is not an IPv4 address";
     }
 
     return NULL;
@@ -185,7 +186,7 @@ ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
         }
 
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"ratelimit_redis\" \"%V\" has a user, but no "
+                           "\"ratelimit_redis\" \"%V\" has a user but no "
                            "password", &redis->name);
         return NGX_ERROR;
     }
@@ -193,8 +194,8 @@ ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
     if (redis->password.len) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid parameter \"password_file=%V\" in "
-                           "\"ratelimit_redis\" directive: the URL has "
-                           "a password, too", file);
+                           "\"ratelimit_redis\" directive: conflicts "
+                           "with the password of the URL", file);
         return NGX_ERROR;
     }
 
@@ -208,7 +209,7 @@ ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
 }
 
 
-/* a file that does not answer at once must not stop nginx */
+/* a FIFO must not block nginx */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *path,

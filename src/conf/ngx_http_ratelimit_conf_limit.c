@@ -3,8 +3,8 @@
  * ratelimit zone=NAME [parameters];
  * ratelimit off;
  *
- * The zone may be declared further down, so what depends on it waits until
- * the whole configuration has been read (ngx_http_ratelimit_bind.c).
+ * The zone may be declared further down, so what depends on it is resolved
+ * when http {} has been read (ngx_http_ratelimit_conf_resolve.c).
  */
 
 
@@ -14,10 +14,6 @@
 #define NGX_HTTP_RATELIMIT_MAX_SOFT  1000    /* per cent */
 
 
-static const char *ngx_http_ratelimit_limit_rejected(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-static const char *ngx_http_ratelimit_limit_after_auth(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_limit_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
@@ -30,76 +26,61 @@ static ngx_http_ratelimit_set_t *ngx_http_ratelimit_create_set(
     ngx_conf_t *cf);
 
 
+static ngx_conf_enum_t  ngx_http_ratelimit_rejected[] = {
+    { ngx_string("count"), 1 },
+    { ngx_null_string, 0 }
+};
+
+
 static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
 
-    { ngx_string("zone="),
-      ngx_http_ratelimit_param_name,
-      offsetof(ngx_http_ratelimit_limit_t, zone),
-      0, 0, 0 },
+    { ngx_string("zone="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_limit_t, zone), 0, 0, 0, NULL },
 
-    { ngx_string("key="),
-      ngx_http_ratelimit_param_expr,
-      offsetof(ngx_http_ratelimit_limit_t, key),
-      0, 0, 0 },
+    { ngx_string("key="), ngx_http_ratelimit_param_expr,
+      offsetof(ngx_http_ratelimit_limit_t, key), 0, 0, 0, NULL },
 
-    { ngx_string("rate="),
-      ngx_http_ratelimit_param_rate,
-      offsetof(ngx_http_ratelimit_limit_t, rates),
-      0, 0, 1 },
+    { ngx_string("rate="), ngx_http_ratelimit_param_rate,
+      offsetof(ngx_http_ratelimit_limit_t, rates), 0, 0, 1, NULL },
 
-    { ngx_string("name="),
-      ngx_http_ratelimit_param_name,
-      offsetof(ngx_http_ratelimit_limit_t, use)
-      + offsetof(ngx_http_ratelimit_use_t, name),
-      0, 0, 0 },
+    { ngx_string("name="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_limit_t, use.name), 0, 0, 0, NULL },
 
-    { ngx_string("soft="),
-      ngx_http_ratelimit_param_percent,
+    { ngx_string("soft="), ngx_http_ratelimit_param_percent,
       offsetof(ngx_http_ratelimit_limit_t, soft),
-      1, NGX_HTTP_RATELIMIT_MAX_SOFT, 0 },
+      1, NGX_HTTP_RATELIMIT_MAX_SOFT, 0, NULL },
 
-    { ngx_string("elastic="),
-      ngx_http_ratelimit_param_percent,
+    { ngx_string("elastic="), ngx_http_ratelimit_param_percent,
       offsetof(ngx_http_ratelimit_limit_t, elastic),
-      1, NGX_HTTP_RATELIMIT_MAX_SOFT, 0 },
+      1, NGX_HTTP_RATELIMIT_MAX_SOFT, 0, NULL },
 
-    { ngx_string("burst="),
-      ngx_http_ratelimit_param_number,
+    { ngx_string("burst="), ngx_http_ratelimit_param_number,
       offsetof(ngx_http_ratelimit_limit_t, burst),
-      1, RATELIMIT_MAX_LIMIT - 1, 0 },
+      1, RATELIMIT_MAX_LIMIT - 1, 0, NULL },
 
-    { ngx_string("delay="),
-      ngx_http_ratelimit_limit_delay,
-      0, 0, 0, 0 },
+    { ngx_string("delay="), ngx_http_ratelimit_limit_delay,
+      0, 0, 0, 0, NULL },
 
-    { ngx_string("nodelay"),
-      ngx_http_ratelimit_limit_nodelay,
-      0, 0, 0, 0 },
+    { ngx_string("nodelay"), ngx_http_ratelimit_limit_nodelay,
+      0, 0, 0, 0, NULL },
 
-    { ngx_string("cost="),
-      ngx_http_ratelimit_limit_cost,
+    { ngx_string("cost="), ngx_http_ratelimit_limit_cost,
       offsetof(ngx_http_ratelimit_limit_t, cost),
-      0, RATELIMIT_MAX_LIMIT, 0 },
+      0, RATELIMIT_MAX_LIMIT, 0, NULL },
 
-    { ngx_string("if="),
-      ngx_http_ratelimit_param_expr,
-      offsetof(ngx_http_ratelimit_limit_t, filter),
-      0, 0, 0 },
+    { ngx_string("if="), ngx_http_ratelimit_param_expr,
+      offsetof(ngx_http_ratelimit_limit_t, filter), 0, 0, 0, NULL },
 
-    { ngx_string("count="),
-      ngx_http_ratelimit_param_outcomes,
-      offsetof(ngx_http_ratelimit_limit_t, outcomes),
-      0, 0, 0 },
+    { ngx_string("count="), ngx_http_ratelimit_param_outcomes,
+      offsetof(ngx_http_ratelimit_limit_t, outcomes), 0, 0, 0, NULL },
 
-    { ngx_string("rejected="),
-      ngx_http_ratelimit_limit_rejected,
-      offsetof(ngx_http_ratelimit_limit_t, insist),
-      0, 0, 0 },
+    { ngx_string("rejected="), ngx_http_ratelimit_param_enum,
+      offsetof(ngx_http_ratelimit_limit_t, insist), 0, 0, 0,
+      &ngx_http_ratelimit_rejected },
 
-    { ngx_string("after_auth"),
-      ngx_http_ratelimit_limit_after_auth,
+    { ngx_string("after_auth"), ngx_http_ratelimit_param_flag,
       offsetof(ngx_http_ratelimit_limit_t, stage),
-      0, 0, 0 },
+      0, NGX_HTTP_RATELIMIT_AFTER_AUTH, 0, NULL },
 
       ngx_http_ratelimit_null_param
 };
@@ -120,7 +101,7 @@ ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     if (rlcf->set == NULL) {
-        return "stands beside \"ratelimit off\"";
+        return "conflicts with \"ratelimit off\" of the same block";
     }
 
     if (rlcf->set == NGX_CONF_UNSET_PTR) {
@@ -157,35 +138,7 @@ ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-static const char *
-ngx_http_ratelimit_limit_rejected(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
-{
-    ngx_uint_t  *insist = field;
-
-    if (ngx_strcmp(value->data, "count") != 0) {
-        return "must be \"count\"";
-    }
-
-    *insist = 1;
-
-    return NULL;
-}
-
-
-static const char *
-ngx_http_ratelimit_limit_after_auth(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
-{
-    ngx_uint_t  *stage = field;
-
-    *stage = NGX_HTTP_RATELIMIT_AFTER_AUTH;
-
-    return NULL;
-}
-
-
-/* of delay= and nodelay the last one holds, as in limit_req */
+/* of delay= and nodelay the last one applies, as in limit_req */
 
 static const char *
 ngx_http_ratelimit_limit_delay(ngx_conf_t *cf,
@@ -212,7 +165,7 @@ ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
 }
 
 
-/* what is no variable can be checked at once */
+/* a cost without variables is checked at once */
 
 static const char *
 ngx_http_ratelimit_limit_cost(ngx_conf_t *cf,
@@ -242,7 +195,8 @@ ngx_http_ratelimit_limit_off(ngx_conf_t *cf,
     }
 
     if (rlcf->set != NGX_CONF_UNSET_PTR) {
-        return "\"off\" stands beside other \"ratelimit\" directives";
+        return "\"off\" conflicts with other \"ratelimit\" directives of "
+               "the same block";
     }
 
     rlcf->set = NULL;

@@ -1,7 +1,7 @@
 
 /*
- * Setters of the plain directives.  nginx's own name neither the directive
- * nor the value when they refuse one.
+ * Setters of the directives with plain values.  The messages of nginx's own
+ * setters name neither the directive nor the value.
  */
 
 
@@ -55,7 +55,6 @@ ngx_http_ratelimit_set_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     uint64_t                number;
     ngx_str_t              *value;
     ngx_uint_t             *field;
-    const char             *reason;
     ngx_conf_num_bounds_t  *bounds;
 
     field = (ngx_uint_t *) (p + cmd->offset);
@@ -67,10 +66,10 @@ ngx_http_ratelimit_set_number(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     value = cf->args->elts;
     bounds = cmd->post;
 
-    reason = ratelimit_parse_number((char *) value[1].data, value[1].len,
-                                    bounds->high, &number);
-
-    if (reason != NULL || number < (uint64_t) bounds->low) {
+    if (ngx_http_ratelimit_parse_number(&value[1], bounds->low, bounds->high,
+                                        &number)
+        != NGX_OK)
+    {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid value \"%V\" in \"%V\" directive: "
                            "must be a number from %i to %i",
@@ -89,9 +88,9 @@ ngx_http_ratelimit_set_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
     char  *p = conf;
 
-    u_char           *q, *last, known[NGX_MAX_CONF_ERRSTR];
     ngx_str_t        *value;
     ngx_uint_t       *field;
+    const char       *reason;
     ngx_conf_enum_t  *e;
 
     field = (ngx_uint_t *) (p + cmd->offset);
@@ -102,9 +101,6 @@ ngx_http_ratelimit_set_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     value = cf->args->elts;
 
-    q = known;
-    last = known + NGX_MAX_CONF_ERRSTR;
-
     for (e = cmd->post; e->name.len; e++) {
 
         if (e->name.len == value[1].len
@@ -113,14 +109,15 @@ ngx_http_ratelimit_set_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
             *field = e->value;
             return NGX_CONF_OK;
         }
-
-        q = ngx_slprintf(q, last, " \"%V\"", &e->name);
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid value \"%V\" in \"%V\" directive: "
-                       "must be one of%*s",
-                       &value[1], &cmd->name, (size_t) (q - known), known);
+    reason = ngx_http_ratelimit_enum_reason(cf, "must be", cmd->post);
+
+    if (reason != NGX_CONF_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid value \"%V\" in \"%V\" directive: %s",
+                           &value[1], &cmd->name, reason);
+    }
 
     return NGX_CONF_ERROR;
 }
@@ -163,7 +160,7 @@ ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     if ((seen & NGX_HTTP_RATELIMIT_HEADERS_OFF)
         && seen != NGX_HTTP_RATELIMIT_HEADERS_OFF)
     {
-        return "has \"off\" beside other parameters";
+        return "has \"off\", which conflicts with other parameters";
     }
 
     if (seen != NGX_HTTP_RATELIMIT_HEADERS_OFF && dialects == 0) {
@@ -217,7 +214,7 @@ ngx_http_ratelimit_set_bypass(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     i = rlcf->bypass->nelts - (cf->args->nelts - 1);
 
     for ( /* void */ ; i < rlcf->bypass->nelts; i++) {
-        if (ngx_http_ratelimit_mention(cf, &values[i]) != NGX_OK) {
+        if (ngx_http_ratelimit_expr_check_later(cf, &values[i]) != NGX_OK) {
             return NGX_CONF_ERROR;
         }
     }

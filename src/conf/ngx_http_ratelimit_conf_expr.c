@@ -1,21 +1,21 @@
 
 /*
- * Expressions of the configuration.  nginx finds unknown variables only after
- * it has forgotten where they were written, so it is remembered here.
+ * Expressions.  nginx reports an unknown variable without the directive that
+ * uses it, so the module remembers each use and checks the variables itself.
  */
 
 
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
-static ngx_int_t ngx_http_ratelimit_check_mention(ngx_conf_t *cf,
-    ngx_http_ratelimit_mention_t *mention);
-static ngx_uint_t ngx_http_ratelimit_variable_known(
+static ngx_int_t ngx_http_ratelimit_expr_check(ngx_conf_t *cf,
+    ngx_http_ratelimit_expr_check_t *check);
+static ngx_uint_t ngx_http_ratelimit_expr_known(
     ngx_http_core_main_conf_t *cmcf, ngx_http_variable_t *var);
 
 
 ngx_int_t
-ngx_http_ratelimit_compile(ngx_conf_t *cf, ngx_str_t *text,
+ngx_http_ratelimit_expr_compile(ngx_conf_t *cf, ngx_str_t *text,
     ngx_http_complex_value_t *value)
 {
     ngx_http_compile_complex_value_t  ccv;
@@ -30,16 +30,17 @@ ngx_http_ratelimit_compile(ngx_conf_t *cf, ngx_str_t *text,
         return NGX_ERROR;
     }
 
-    return ngx_http_ratelimit_mention(cf, value);
+    return ngx_http_ratelimit_expr_check_later(cf, value);
 }
 
 
 ngx_int_t
-ngx_http_ratelimit_mention(ngx_conf_t *cf, ngx_http_complex_value_t *value)
+ngx_http_ratelimit_expr_check_later(ngx_conf_t *cf,
+    ngx_http_complex_value_t *value)
 {
-    ngx_str_t                       *args;
-    ngx_http_ratelimit_mention_t    *mention;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_str_t                        *args;
+    ngx_http_ratelimit_main_conf_t   *rmcf;
+    ngx_http_ratelimit_expr_check_t  *check;
 
     if (value->flushes == NULL) {
         return NGX_OK;
@@ -47,33 +48,33 @@ ngx_http_ratelimit_mention(ngx_conf_t *cf, ngx_http_complex_value_t *value)
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    mention = ngx_array_push(&rmcf->mentions);
-    if (mention == NULL) {
+    check = ngx_array_push(&rmcf->expr_checks);
+    if (check == NULL) {
         return NGX_ERROR;
     }
 
     args = cf->args->elts;
 
-    mention->value = value;
-    mention->directive = args[0];
-    mention->origin = *cf->conf_file;
+    check->value = value;
+    check->directive = args[0];
+    check->origin = *cf->conf_file;
 
     return NGX_OK;
 }
 
 
 ngx_int_t
-ngx_http_ratelimit_check_mentions(ngx_conf_t *cf)
+ngx_http_ratelimit_expr_check_all(ngx_conf_t *cf)
 {
-    ngx_uint_t                       i;
-    ngx_http_ratelimit_mention_t    *mentions;
-    ngx_http_ratelimit_main_conf_t  *rmcf;
+    ngx_uint_t                        i;
+    ngx_http_ratelimit_main_conf_t   *rmcf;
+    ngx_http_ratelimit_expr_check_t  *checks;
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
-    mentions = rmcf->mentions.elts;
+    checks = rmcf->expr_checks.elts;
 
-    for (i = 0; i < rmcf->mentions.nelts; i++) {
-        if (ngx_http_ratelimit_check_mention(cf, &mentions[i]) != NGX_OK) {
+    for (i = 0; i < rmcf->expr_checks.nelts; i++) {
+        if (ngx_http_ratelimit_expr_check(cf, &checks[i]) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -83,34 +84,29 @@ ngx_http_ratelimit_check_mentions(ngx_conf_t *cf)
 
 
 static ngx_int_t
-ngx_http_ratelimit_check_mention(ngx_conf_t *cf,
-    ngx_http_ratelimit_mention_t *mention)
+ngx_http_ratelimit_expr_check(ngx_conf_t *cf,
+    ngx_http_ratelimit_expr_check_t *check)
 {
     ngx_uint_t                  i;
-    ngx_conf_file_t            *saved;
     ngx_http_variable_t        *vars;
     ngx_http_complex_value_t   *value;
     ngx_http_core_main_conf_t  *cmcf;
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
     vars = cmcf->variables.elts;
-    value = mention->value;
+    value = check->value;
 
     for (i = 0; value->flushes[i] != (ngx_uint_t) -1; i++) {
 
-        if (ngx_http_ratelimit_variable_known(cmcf, &vars[value->flushes[i]])) {
+        if (ngx_http_ratelimit_expr_known(cmcf, &vars[value->flushes[i]])) {
             continue;
         }
 
-        saved = cf->conf_file;
-        cf->conf_file = &mention->origin;
+        cf->conf_file = &check->origin;
 
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "unknown \"%V\" variable in \"%V\" directive",
-                           &vars[value->flushes[i]].name, &mention->directive);
-
-        cf->conf_file = saved;
-
+                           &vars[value->flushes[i]].name, &check->directive);
         return NGX_ERROR;
     }
 
@@ -119,7 +115,7 @@ ngx_http_ratelimit_check_mention(ngx_conf_t *cf,
 
 
 static ngx_uint_t
-ngx_http_ratelimit_variable_known(ngx_http_core_main_conf_t *cmcf,
+ngx_http_ratelimit_expr_known(ngx_http_core_main_conf_t *cmcf,
     ngx_http_variable_t *var)
 {
     ngx_uint_t            i;
@@ -159,7 +155,7 @@ ngx_http_ratelimit_variable_known(ngx_http_core_main_conf_t *cmcf,
 }
 
 
-/* finds out whether it is one variable and nothing else */
+/* finds out whether the expression is a single variable */
 
 void
 ngx_http_ratelimit_expr_init(ngx_conf_t *cf, ngx_http_ratelimit_expr_t *expr,

@@ -4,12 +4,12 @@
  *
  * No message shows a password: an argument that might have one is printed as
  * ngx_http_ratelimit_masked() returns it.  Zones may name a Redis that is
- * declared further down, so they find it when all has been read.
+ * declared further down, so that is resolved when http {} has been read.
  */
 
 
 #include "conf/ngx_http_ratelimit_conf.h"
-#include "conf/ngx_http_ratelimit_redis_url.h"
+#include "redis/ngx_http_ratelimit_redis.h"
 
 
 #if (NGX_HTTP_RATELIMIT_HIREDIS)
@@ -43,49 +43,42 @@ static const char *ngx_http_ratelimit_redis_time(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_redis_prefix(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-static ngx_int_t ngx_http_ratelimit_bind_zone_redis(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_resolve_zone_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_zone_t *zone);
 
 
 static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_params[] = {
 
-    { ngx_string("timeout="),
-      ngx_http_ratelimit_redis_time,
-      offsetof(ngx_http_ratelimit_redis_params_t, timeout),
-      0, 0, 0 },
+    { ngx_string("timeout="), ngx_http_ratelimit_redis_time,
+      offsetof(ngx_http_ratelimit_redis_params_t, timeout), 0, 0, 0, NULL },
 
-    { ngx_string("connect_timeout="),
-      ngx_http_ratelimit_redis_time,
+    { ngx_string("connect_timeout="), ngx_http_ratelimit_redis_time,
       offsetof(ngx_http_ratelimit_redis_params_t, connect_timeout),
-      0, 0, 0 },
+      0, 0, 0, NULL },
 
-    { ngx_string("connections="),
-      ngx_http_ratelimit_param_number,
+    { ngx_string("connections="), ngx_http_ratelimit_param_number,
       offsetof(ngx_http_ratelimit_redis_params_t, connections),
-      1, 64, 0 },
+      1, 64, 0, NULL },
 
-    { ngx_string("password_file="),
-      ngx_http_ratelimit_param_name,
+    { ngx_string("password_file="), ngx_http_ratelimit_param_name,
       offsetof(ngx_http_ratelimit_redis_params_t, password_file),
-      0, 0, 0 },
+      0, 0, 0, NULL },
 
-    { ngx_string("prefix="),
-      ngx_http_ratelimit_redis_prefix,
-      offsetof(ngx_http_ratelimit_redis_params_t, prefix),
-      0, 0, 0 },
+    { ngx_string("prefix="), ngx_http_ratelimit_redis_prefix,
+      offsetof(ngx_http_ratelimit_redis_params_t, prefix), 0, 0, 0, NULL },
 
       ngx_http_ratelimit_null_param
 };
 
 
 static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_later[] = {
-    { ngx_string("cluster"), NULL, 0, 0, 0, 0 },
-    { ngx_string("sentinel="), NULL, 0, 0, 0, 0 },
-    { ngx_string("ssl_ca="), NULL, 0, 0, 0, 0 },
-    { ngx_string("ssl_certificate="), NULL, 0, 0, 0, 0 },
-    { ngx_string("ssl_certificate_key="), NULL, 0, 0, 0, 0 },
-    { ngx_string("ssl_name="), NULL, 0, 0, 0, 0 },
-    { ngx_string("ssl_verify="), NULL, 0, 0, 0, 0 },
+    { ngx_string("cluster"), NULL, 0, 0, 0, 0, NULL },
+    { ngx_string("sentinel="), NULL, 0, 0, 0, 0, NULL },
+    { ngx_string("ssl_ca="), NULL, 0, 0, 0, 0, NULL },
+    { ngx_string("ssl_certificate="), NULL, 0, 0, 0, 0, NULL },
+    { ngx_string("ssl_certificate_key="), NULL, 0, 0, 0, 0, NULL },
+    { ngx_string("ssl_name="), NULL, 0, 0, 0, 0, NULL },
+    { ngx_string("ssl_verify="), NULL, 0, 0, 0, 0, NULL },
       ngx_http_ratelimit_null_param
 };
 
@@ -169,8 +162,6 @@ ngx_http_ratelimit_redis_check_name(ngx_conf_t *cf,
 }
 
 
-/* NULL, or the reason why there can't be such a name */
-
 const char *
 ngx_http_ratelimit_redis_name(ngx_str_t *name)
 {
@@ -187,7 +178,7 @@ ngx_http_ratelimit_redis_name(ngx_str_t *name)
         if ((ch < 'a' || ch > 'z') && (ch < 'A' || ch > 'Z')
             && (ch < '0' || ch > '9') && ch != '_' && ch != '-' && ch != '.')
         {
-            return "must be of letters, digits, \"_\", \"-\" and \".\"";
+            return "must consist of letters, digits, \"_\", \"-\" and \".\"";
         }
     }
 
@@ -216,7 +207,7 @@ ngx_http_ratelimit_find_redis(ngx_http_ratelimit_main_conf_t *rmcf,
 }
 
 
-/* what is no parameter might be a URL, or a part of one */
+/* an argument that is not a parameter may be a URL, or a part of one */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_check_args(ngx_conf_t *cf, ngx_uint_t first)
@@ -243,7 +234,7 @@ ngx_http_ratelimit_redis_check_args(ngx_conf_t *cf, ngx_uint_t first)
             reason = ": is not supported yet";
 
         } else if (ngx_http_ratelimit_is_url(&args[i])) {
-            reason = ": a URL must stand before all parameters";
+            reason = ": a URL must come before all parameters";
 
         } else {
             reason = "";
@@ -324,7 +315,7 @@ ngx_http_ratelimit_redis_time(ngx_conf_t *cf,
 }
 
 
-/* in a key, braces enclose what decides on its place in a cluster */
+/* braces in a key choose its place in a cluster */
 
 static const char *
 ngx_http_ratelimit_redis_prefix(ngx_conf_t *cf,
@@ -363,7 +354,7 @@ ngx_http_ratelimit_redis_prefix(ngx_conf_t *cf,
 
 
 ngx_int_t
-ngx_http_ratelimit_bind_redis(ngx_conf_t *cf)
+ngx_http_ratelimit_resolve_redis(ngx_conf_t *cf)
 {
     ngx_int_t                         rc;
     ngx_uint_t                        i;
@@ -396,15 +387,13 @@ ngx_http_ratelimit_bind_redis(ngx_conf_t *cf)
 
     for (i = 0; i < rmcf->zones.nelts; i++) {
 
-        /* what is wrong is reported where it is written */
-
         ngx_memzero(&origin, sizeof(ngx_conf_file_t));
 
         origin.file.name = zones[i]->file;
         origin.line = zones[i]->line;
 
         cf->conf_file = &origin;
-        rc = ngx_http_ratelimit_bind_zone_redis(cf, rmcf, zones[i]);
+        rc = ngx_http_ratelimit_resolve_zone_redis(cf, rmcf, zones[i]);
         cf->conf_file = saved;
 
         if (rc != NGX_OK) {
@@ -417,7 +406,7 @@ ngx_http_ratelimit_bind_redis(ngx_conf_t *cf)
 
 
 static ngx_int_t
-ngx_http_ratelimit_bind_zone_redis(ngx_conf_t *cf,
+ngx_http_ratelimit_resolve_zone_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_zone_t *zone)
 {
     if (zone->redis_name.len == 0) {

@@ -8,11 +8,6 @@
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
-static ngx_int_t ngx_http_ratelimit_parse_bounded(
-    ngx_http_ratelimit_param_t *param, u_char *text, size_t len,
-    uint64_t *number);
-
-
 char *
 ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
     ngx_http_ratelimit_param_t *params, void *conf)
@@ -30,7 +25,7 @@ ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
 
         param = ngx_http_ratelimit_find_param(params, &args[i]);
 
-        /* where a URL does not belong, it may have a password, too */
+        /* a URL that is given by mistake may have a password */
 
         shown = ngx_http_ratelimit_is_url(&args[i])
                     ? ngx_http_ratelimit_masked(cf, &args[i]) : args[i];
@@ -100,66 +95,133 @@ const char *
 ngx_http_ratelimit_param_number(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    ngx_str_t  *args;
-
-    if (ngx_http_ratelimit_parse_bounded(param, value->data, value->len, field)
+    if (ngx_http_ratelimit_parse_number(value, param->low, param->high, field)
         == NGX_OK)
     {
         return NULL;
     }
 
-    args = cf->args->elts;
-
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid parameter \"%V%V\" in \"%V\" directive: "
-                       "must be a number from %uL to %uL",
-                       &param->name, value, &args[0], param->low, param->high);
-
-    return NGX_CONF_ERROR;
+    return ngx_http_ratelimit_reason(cf, "must be a number from %uL to %uL",
+                                     param->low, param->high);
 }
 
-
-/* 10% */
 
 const char *
 ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    ngx_str_t  *args;
+    ngx_str_t  number;
 
-    if (value->len == 0 || value->data[value->len - 1] != '%') {
+    number = *value;
+
+    if (number.len == 0 || number.data[number.len - 1] != '%') {
         return "must be a percentage such as \"10%\"";
     }
 
-    if (ngx_http_ratelimit_parse_bounded(param, value->data, value->len - 1,
-                                         field)
+    number.len--;
+
+    if (ngx_http_ratelimit_parse_number(&number, param->low, param->high,
+                                        field)
         == NGX_OK)
     {
         return NULL;
     }
 
-    args = cf->args->elts;
-
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "invalid parameter \"%V%V\" in \"%V\" directive: "
-                       "must be from %uL%% to %uL%%",
-                       &param->name, value, &args[0], param->low, param->high);
-
-    return NGX_CONF_ERROR;
+    return ngx_http_ratelimit_reason(cf, "must be from %uL%% to %uL%%",
+                                     param->low, param->high);
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_parse_bounded(ngx_http_ratelimit_param_t *param,
-    u_char *text, size_t len, uint64_t *number)
+ngx_int_t
+ngx_http_ratelimit_parse_number(ngx_str_t *text, uint64_t low, uint64_t high,
+    uint64_t *number)
 {
-    if (ratelimit_parse_number((char *) text, len, param->high, number) != NULL
-        || *number < param->low)
+    if (ratelimit_parse_number((char *) text->data, text->len, high, number)
+        != NULL
+        || *number < low)
     {
         return NGX_ERROR;
     }
 
     return NGX_OK;
+}
+
+
+const char *
+ngx_http_ratelimit_param_enum(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_uint_t  *number = field;
+
+    ngx_conf_enum_t  *e;
+
+    for (e = param->post; e->name.len; e++) {
+        if (e->name.len == value->len
+            && ngx_strncmp(e->name.data, value->data, value->len) == 0)
+        {
+            *number = e->value;
+            return NULL;
+        }
+    }
+
+    return ngx_http_ratelimit_enum_reason(cf, "must be", param->post);
+}
+
+
+const char *
+ngx_http_ratelimit_enum_reason(ngx_conf_t *cf, const char *must_be,
+    ngx_conf_enum_t *e)
+{
+    u_char      *p, *last, names[NGX_MAX_CONF_ERRSTR];
+    ngx_uint_t   i;
+
+    p = names;
+    last = names + NGX_MAX_CONF_ERRSTR;
+
+    for (i = 0; e[i].name.len; i++) {
+
+        if (i) {
+            p = ngx_slprintf(p, last, e[i + 1].name.len ? ", " : " or ");
+        }
+
+        p = ngx_slprintf(p, last, "\"%V\"", &e[i].name);
+    }
+
+    return ngx_http_ratelimit_reason(cf, "%s %*s", must_be,
+                                     (size_t) (p - names), names);
+}
+
+
+const char *ngx_cdecl
+ngx_http_ratelimit_reason(ngx_conf_t *cf, const char *fmt, ...)
+{
+    u_char   *reason, *p;
+    va_list   args;
+
+    reason = ngx_pnalloc(cf->temp_pool, NGX_MAX_CONF_ERRSTR);
+    if (reason == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    va_start(args, fmt);
+    p = ngx_vslprintf(reason, reason + NGX_MAX_CONF_ERRSTR - 1, fmt, args);
+    va_end(args);
+
+    *p = '\0';
+
+    return (const char *) reason;
+}
+
+
+const char *
+ngx_http_ratelimit_param_flag(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_uint_t  *flag = field;
+
+    *flag = (ngx_uint_t) param->high;
+
+    return NULL;
 }
 
 
@@ -175,17 +237,20 @@ ngx_http_ratelimit_param_rate(ngx_conf_t *cf,
     ngx_http_ratelimit_expr_t   expr;
 
     if (rates->variable) {
-        return "stands beside a rate with variables";
+        return "conflicts with a rate that has variables";
     }
 
     if (ngx_strlchr(value->data, value->data + value->len, '$') != NULL) {
 
         if (rates->list.nelts) {
-            return "with variables stands beside another rate";
+            return "has variables, which conflicts with another rate";
         }
 
         reason = ngx_http_ratelimit_param_expr(cf, param, value, &expr);
-        rates->variable = expr.value;
+
+        if (reason == NULL) {
+            rates->variable = expr.value;
+        }
 
         return reason;
     }
@@ -258,7 +323,7 @@ ngx_http_ratelimit_param_expr(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_http_ratelimit_compile(cf, value, cv) != NGX_OK) {
+    if (ngx_http_ratelimit_expr_compile(cf, value, cv) != NGX_OK) {
         return NGX_CONF_ERROR;
     }
 

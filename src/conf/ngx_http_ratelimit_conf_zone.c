@@ -14,10 +14,10 @@ typedef struct {
     ngx_str_t                       name;
     size_t                          size;
     ngx_http_ratelimit_rates_t      rates;
-    ratelimit_algorithm_e           algorithm;
+    ngx_uint_t                      algorithm;
     uint64_t                        buckets;  /* 0: not given */
     uint64_t                        capacity; /* 0: not given */
-    ngx_http_ratelimit_fail_e       fail;
+    ngx_uint_t                      fail;
     ngx_str_t                       redis;
     ngx_str_t                       sync;
 } ngx_http_ratelimit_zone_params_t;
@@ -25,60 +25,63 @@ typedef struct {
 
 static const char *ngx_http_ratelimit_zone_size(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-static const char *ngx_http_ratelimit_zone_algorithm(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-static const char *ngx_http_ratelimit_zone_fail(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_zone_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_zone_sync(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_params_t *params);
+static ngx_int_t ngx_http_ratelimit_zone_set_shape(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_params_t *params);
 static ngx_int_t ngx_http_ratelimit_zone_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, size_t size);
 
 
+#define ngx_http_ratelimit_algorithm_enum(NAME, name)                         \
+    { ngx_string(#name), RATELIMIT_##NAME },
+
+static ngx_conf_enum_t  ngx_http_ratelimit_algorithms[] = {
+    ratelimit_each_algorithm(ngx_http_ratelimit_algorithm_enum)
+    { ngx_null_string, 0 }
+};
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_fails[] = {
+    { ngx_string("local"), NGX_HTTP_RATELIMIT_FAIL_LOCAL },
+    { ngx_string("open"), NGX_HTTP_RATELIMIT_FAIL_OPEN },
+    { ngx_string("closed"), NGX_HTTP_RATELIMIT_FAIL_CLOSED },
+    { ngx_null_string, 0 }
+};
+
+
 static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
 
-    { ngx_string("zone="),
-      ngx_http_ratelimit_zone_size,
-      0, 0, 0, 0 },
+    { ngx_string("zone="), ngx_http_ratelimit_zone_size, 0, 0, 0, 0, NULL },
 
-    { ngx_string("rate="),
-      ngx_http_ratelimit_param_rate,
-      offsetof(ngx_http_ratelimit_zone_params_t, rates),
-      0, 0, 1 },
+    { ngx_string("rate="), ngx_http_ratelimit_param_rate,
+      offsetof(ngx_http_ratelimit_zone_params_t, rates), 0, 0, 1, NULL },
 
-    { ngx_string("algorithm="),
-      ngx_http_ratelimit_zone_algorithm,
-      offsetof(ngx_http_ratelimit_zone_params_t, algorithm),
-      0, 0, 0 },
+    { ngx_string("algorithm="), ngx_http_ratelimit_param_enum,
+      offsetof(ngx_http_ratelimit_zone_params_t, algorithm), 0, 0, 0,
+      &ngx_http_ratelimit_algorithms },
 
-    { ngx_string("buckets="),
-      ngx_http_ratelimit_param_number,
+    { ngx_string("buckets="), ngx_http_ratelimit_param_number,
       offsetof(ngx_http_ratelimit_zone_params_t, buckets),
-      1, RATELIMIT_MAX_BUCKETS, 0 },
+      1, RATELIMIT_MAX_BUCKETS, 0, NULL },
 
-    { ngx_string("capacity="),
-      ngx_http_ratelimit_param_number,
+    { ngx_string("capacity="), ngx_http_ratelimit_param_number,
       offsetof(ngx_http_ratelimit_zone_params_t, capacity),
-      1, RATELIMIT_MAX_LIMIT, 0 },
+      1, RATELIMIT_MAX_LIMIT, 0, NULL },
 
-    { ngx_string("fail="),
-      ngx_http_ratelimit_zone_fail,
-      offsetof(ngx_http_ratelimit_zone_params_t, fail),
-      0, 0, 0 },
+    { ngx_string("fail="), ngx_http_ratelimit_param_enum,
+      offsetof(ngx_http_ratelimit_zone_params_t, fail), 0, 0, 0,
+      &ngx_http_ratelimit_fails },
 
-    { ngx_string("redis="),
-      ngx_http_ratelimit_zone_redis,
-      offsetof(ngx_http_ratelimit_zone_params_t, redis),
-      0, 0, 0 },
+    { ngx_string("redis="), ngx_http_ratelimit_zone_redis,
+      offsetof(ngx_http_ratelimit_zone_params_t, redis), 0, 0, 0, NULL },
 
-    { ngx_string("sync="),
-      ngx_http_ratelimit_zone_sync,
-      offsetof(ngx_http_ratelimit_zone_params_t, sync),
-      0, 0, 0 },
+    { ngx_string("sync="), ngx_http_ratelimit_zone_sync,
+      offsetof(ngx_http_ratelimit_zone_params_t, sync), 0, 0, 0, NULL },
 
       ngx_http_ratelimit_null_param
 };
@@ -114,18 +117,11 @@ ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     zone->key_text = value[1];
     zone->rates = params.rates.list;
     zone->rate = params.rates.variable;
-    zone->fail = params.fail;
+    zone->fail = (ngx_http_ratelimit_fail_e) params.fail;
     zone->redis_name = params.redis;
-    zone->capacity = params.capacity;
-    zone->shape.algorithm = params.algorithm;
 
-    if (params.algorithm == RATELIMIT_SLIDING_WINDOW) {
-        zone->shape.buckets = params.buckets
-                              ? (uint32_t) params.buckets
-                              : NGX_HTTP_RATELIMIT_DEFAULT_BUCKETS;
-    }
-
-    if (ngx_http_ratelimit_compile(cf, &value[1], &zone->key) != NGX_OK
+    if (ngx_http_ratelimit_zone_set_shape(cf, zone, &params) != NGX_OK
+        || ngx_http_ratelimit_expr_compile(cf, &value[1], &zone->key) != NGX_OK
         || ngx_http_ratelimit_zone_declare(cf, zone, params.size) != NGX_OK)
     {
         return NGX_CONF_ERROR;
@@ -143,7 +139,7 @@ ngx_http_ratelimit_zone_size(ngx_conf_t *cf, ngx_http_ratelimit_param_t *param,
 
     u_char     *p;
     ssize_t     size;
-    ngx_str_t   text, *args;
+    ngx_str_t   text;
 
     p = ngx_strlchr(value->data, value->data + value->len, ':');
     if (p == NULL) {
@@ -166,76 +162,11 @@ ngx_http_ratelimit_zone_size(ngx_conf_t *cf, ngx_http_ratelimit_param_t *param,
     }
 
     if (size < (ssize_t) (8 * ngx_pagesize)) {
-        args = cf->args->elts;
-
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "zone \"%V\" is too small in \"%V\" directive: "
-                           "must have at least %uzk",
-                           value, &args[0], 8 * ngx_pagesize / 1024);
-        return NGX_CONF_ERROR;
+        return ngx_http_ratelimit_reason(cf, "the size must be at least %uzk",
+                                         8 * ngx_pagesize / 1024);
     }
 
     params->size = size;
-
-    return NULL;
-}
-
-
-static const char *
-ngx_http_ratelimit_zone_algorithm(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
-{
-    ratelimit_algorithm_e  *algorithm = field;
-
-    u_char      *p, *last, known[NGX_MAX_CONF_ERRSTR];
-    ngx_str_t   *args;
-    ngx_uint_t   i;
-
-    *algorithm = ratelimit_algorithm_find((char *) value->data, value->len);
-
-    if (*algorithm != RATELIMIT_ALGORITHMS) {
-        return NULL;
-    }
-
-    p = known;
-    last = known + NGX_MAX_CONF_ERRSTR;
-
-    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
-        p = ngx_slprintf(p, last, "%s%s", i ? ", " : "",
-                         ratelimit_algorithms[i]->name);
-    }
-
-    args = cf->args->elts;
-
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "unknown algorithm \"%V\" in \"%V\" directive: "
-                       "must be one of %*s",
-                       value, &args[0], (size_t) (p - known), known);
-
-    return NGX_CONF_ERROR;
-}
-
-
-/* what becomes of requests whose limits can't be asked */
-
-static const char *
-ngx_http_ratelimit_zone_fail(ngx_conf_t *cf, ngx_http_ratelimit_param_t *param,
-    ngx_str_t *value, void *field)
-{
-    ngx_http_ratelimit_fail_e  *fail = field;
-
-    if (ngx_strcmp(value->data, "local") == 0) {
-        *fail = NGX_HTTP_RATELIMIT_FAIL_LOCAL;
-
-    } else if (ngx_strcmp(value->data, "open") == 0) {
-        *fail = NGX_HTTP_RATELIMIT_FAIL_OPEN;
-
-    } else if (ngx_strcmp(value->data, "closed") == 0) {
-        *fail = NGX_HTTP_RATELIMIT_FAIL_CLOSED;
-
-    } else {
-        return "must be \"local\", \"open\" or \"closed\"";
-    }
 
     return NULL;
 }
@@ -253,7 +184,7 @@ ngx_http_ratelimit_zone_redis(ngx_conf_t *cf,
 }
 
 
-/* how often counters are exchanged with Redis: "off" is at every decision */
+/* how often counters are exchanged with Redis; "off": at every decision */
 
 static const char *
 ngx_http_ratelimit_zone_sync(ngx_conf_t *cf,
@@ -279,8 +210,7 @@ static ngx_int_t
 ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_params_t *params)
 {
-    ngx_str_t   *args;
-    const char  *name, *needs;
+    ngx_str_t  *args;
 
     args = cf->args->elts;
 
@@ -304,28 +234,77 @@ ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    name = NULL;
-    needs = NULL;
+    return NGX_OK;
+}
 
-    if (params->buckets && params->algorithm != RATELIMIT_SLIDING_WINDOW) {
-        name = "buckets";
-        needs = "sliding_window";
+
+static ngx_int_t
+ngx_http_ratelimit_zone_set_shape(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_params_t *params)
+{
+    static const char  directive[] = "ratelimit_zone";
+
+    zone->shape.algorithm = (ratelimit_algorithm_e) params->algorithm;
+    zone->capacity = params->capacity;
+
+    if (params->capacity
+        && ngx_http_ratelimit_check_algorithm(cf, zone, directive, "capacity",
+                                              RATELIMIT_TAKES_CAPACITY)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
-    if (params->capacity && params->algorithm != RATELIMIT_TOKEN_BUCKET) {
-        name = "capacity";
-        needs = "token_bucket";
+    if (params->buckets
+        && ngx_http_ratelimit_check_algorithm(cf, zone, directive, "buckets",
+                                              RATELIMIT_TAKES_BUCKETS)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
-    if (name == NULL) {
+    if (ngx_http_ratelimit_traits(zone)->takes & RATELIMIT_TAKES_BUCKETS) {
+        zone->shape.buckets = params->buckets
+                              ? (uint32_t) params->buckets
+                              : NGX_HTTP_RATELIMIT_DEFAULT_BUCKETS;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_check_algorithm(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, const char *directive,
+    const char *parameter, unsigned takes)
+{
+    ngx_uint_t        i, n;
+    const char       *needs;
+    ngx_conf_enum_t   known[RATELIMIT_ALGORITHMS + 1];
+
+    if (ngx_http_ratelimit_traits(zone)->takes & takes) {
         return NGX_OK;
     }
 
-    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                       "parameter \"%s\" in \"%V\" directive needs "
-                       "algorithm \"%s\", but zone \"%V\" has \"%s\"",
-                       name, &args[0], needs, &params->name,
-                       ratelimit_algorithms[params->algorithm]->name);
+    n = 0;
+
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        if (ratelimit_algorithms[i]->takes & takes) {
+            known[n++] = ngx_http_ratelimit_algorithms[i];
+        }
+    }
+
+    ngx_str_null(&known[n].name);
+
+    needs = ngx_http_ratelimit_enum_reason(cf, "needs algorithm", known);
+
+    if (needs != NGX_CONF_ERROR) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "parameter \"%s\" in \"%s\" directive %s, "
+                           "but zone \"%V\" has \"%s\"",
+                           parameter, directive, needs, &zone->name,
+                           ngx_http_ratelimit_traits(zone)->name);
+    }
 
     return NGX_ERROR;
 }
@@ -361,4 +340,25 @@ ngx_http_ratelimit_zone_declare(ngx_conf_t *cf,
 
     return ngx_http_ratelimit_store_declare(cf, zone, size,
                                             &ngx_http_ratelimit_module);
+}
+
+
+ngx_http_ratelimit_zone_t *
+ngx_http_ratelimit_find_zone(ngx_http_ratelimit_main_conf_t *rmcf,
+    ngx_str_t *name)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_zone_t  **zones;
+
+    zones = rmcf->zones.elts;
+
+    for (i = 0; i < rmcf->zones.nelts; i++) {
+        if (zones[i]->name.len == name->len
+            && ngx_strncmp(zones[i]->name.data, name->data, name->len) == 0)
+        {
+            return zones[i];
+        }
+    }
+
+    return NULL;
 }
