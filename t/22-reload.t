@@ -2,7 +2,7 @@
 
 # Counters survive a reload under load, whatever of rates, soft, burst and size
 # changed: not one admission too many or too few, also while old workers go on
-# counting.  Another key or algorithm starts the zone anew, and says so.
+# counting.  Another key or algorithm resets the zone, which is logged.
 
 use strict;
 use warnings;
@@ -40,7 +40,7 @@ subtest 'soft' => \&soft;
 subtest 'two zones' => \&two_zones;
 subtest 'fewer' => \&fewer;
 subtest 'the new size' => \&new_size;
-subtest 'starts anew' => \&anew;
+subtest 'reset' => \&reset_zones;
 subtest 'without any zone and back' => \&off_and_on;
 subtest 'a reload that fails' => \&fails;
 
@@ -125,7 +125,7 @@ sub quiet {
     my ($gateway) = @_;
 
     is($gateway->complaints, '', 'nothing to complain about');
-    unlike($gateway->log, qr/starts anew/, 'nothing started anew');
+    unlike($gateway->log, qr/is reset/, 'nothing was reset');
 }
 
 
@@ -429,7 +429,7 @@ sub remembered {
 }
 
 
-sub anew {
+sub reset_zones {
     my $server = Gateway->server('/' => 'ratelimit zone=z;');
     my @configs = map { "ratelimit_zone $_ zone=z:1m rate=100r/1h;\n$server" }
                   '$http_x_key', '$http_x_key$uri', '$http_x_key$uri '
@@ -440,11 +440,11 @@ sub anew {
     exactly(100, 'at first', $gateway->load(requests => [of_each(110)]));
 
     for my $config (@configs) {
-        my $known = () = anew_lines($gateway);
+        my $known = () = reset_lines($gateway);
 
         $gateway->reload($config);
 
-        is(() = anew_lines($gateway), $known + 1, 'says that it starts anew');
+        is(() = reset_lines($gateway), $known + 1, 'the reset is logged');
         exactly(100, 'and does', $gateway->load(requests => [of_each(110)]));
     }
 
@@ -452,10 +452,10 @@ sub anew {
 }
 
 
-sub anew_lines {
+sub reset_lines {
     my ($gateway) = @_;
 
-    return $gateway->log =~ /\[notice\].*zone "z" starts anew/g;
+    return $gateway->log =~ /\[notice\].*zone "z" is reset/g;
 }
 
 

@@ -161,12 +161,12 @@ typedef struct {
 
 typedef struct ngx_http_ratelimit_param_s  ngx_http_ratelimit_param_t;
 
-typedef const char *(*ngx_http_ratelimit_param_pt)(ngx_conf_t *cf,
+typedef const char *ngx_http_ratelimit_param_parse_t(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 
 struct ngx_http_ratelimit_param_s {
     ngx_str_t                       name;
-    ngx_http_ratelimit_param_pt     parse;
+    ngx_http_ratelimit_param_parse_t  *parse;
     size_t                          offset;   /* of the field */
     uint64_t                        low;
     uint64_t                        high;
@@ -185,30 +185,22 @@ char *ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
 ngx_http_ratelimit_param_t *ngx_http_ratelimit_find_param(
     ngx_http_ratelimit_param_t *params, ngx_str_t *text);
 
-/* uint64_t, from low to high */
-const char *ngx_http_ratelimit_param_number(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-/* the same of "10%" */
-const char *ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-/* ngx_uint_t, from the ngx_conf_enum_t that post points to */
-const char *ngx_http_ratelimit_param_enum(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-/* ngx_uint_t, a bare word sets it to high */
-const char *ngx_http_ratelimit_param_flag(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-/* ngx_http_ratelimit_rates_t */
-const char *ngx_http_ratelimit_param_rate(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-/* ngx_str_t */
-const char *ngx_http_ratelimit_param_name(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-/* ngx_http_ratelimit_expr_t */
-const char *ngx_http_ratelimit_param_expr(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+/* the parsers, and the type of their field */
+ngx_http_ratelimit_param_parse_t
+    ngx_http_ratelimit_param_number,    /* uint64_t, from low to high */
+    ngx_http_ratelimit_param_percent,   /* the same, of "10%" */
+    ngx_http_ratelimit_param_enum,      /* ngx_uint_t, of the ngx_conf_enum_t
+                                           that post points to */
+    ngx_http_ratelimit_param_flag,      /* ngx_uint_t, a bare word: high */
+    ngx_http_ratelimit_param_rate,      /* ngx_http_ratelimit_rates_t */
+    ngx_http_ratelimit_param_name,      /* ngx_str_t */
+    ngx_http_ratelimit_param_expr;      /* ngx_http_ratelimit_expr_t */
 
 ngx_int_t ngx_http_ratelimit_parse_number(ngx_str_t *text, uint64_t low,
     uint64_t high, uint64_t *number);
+/* NAME:VALUE */
+ngx_int_t ngx_http_ratelimit_parse_pair(ngx_str_t *text, ngx_str_t *name,
+    ngx_str_t *value);
 
 /* why a value is invalid; of an enum: must be "a", "b" or "c" */
 const char *ngx_cdecl ngx_http_ratelimit_reason(ngx_conf_t *cf,
@@ -270,6 +262,10 @@ ngx_int_t ngx_http_ratelimit_resolve_elastic(ngx_conf_t *cf);
 
 ngx_http_ratelimit_zone_t *ngx_http_ratelimit_find_zone(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
+
+/* in an array of pointers to structs that have a name at the offset */
+void *ngx_http_ratelimit_find_name(ngx_array_t *array, size_t offset,
+    ngx_str_t *name);
 
 /* logs an error unless the zone's algorithm takes the parameter */
 ngx_int_t ngx_http_ratelimit_check_algorithm(ngx_conf_t *cf,

@@ -78,28 +78,23 @@ ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* NAME:PERCENTAGE */
+
 static const char *
 ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
     ngx_array_t  *budgets = field;
 
-    u_char                               *colon;
     ngx_str_t                             name, percent;
     ngx_uint_t                            i;
     ngx_http_ratelimit_elastic_budget_t  *budget;
 
-    colon = ngx_strlchr(value->data, value->data + value->len, ':');
-
-    if (colon == NULL || colon == value->data) {
+    if (ngx_http_ratelimit_parse_pair(value, &name, &percent) != NGX_OK
+        || name.len == 0)
+    {
         return "must be \"zone=NAME:PERCENTAGE\"";
     }
-
-    name.data = value->data;
-    name.len = colon - value->data;
-
-    percent.data = colon + 1;
-    percent.len = value->len - name.len - 1;
 
     budget = budgets->elts;
 

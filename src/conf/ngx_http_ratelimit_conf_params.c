@@ -112,38 +112,17 @@ ngx_http_ratelimit_param_percent(ngx_conf_t *cf,
 {
     ngx_str_t  number;
 
-    number = *value;
-
-    if (number.len == 0 || number.data[number.len - 1] != '%') {
+    if (value->len == 0 || value->data[value->len - 1] != '%') {
         return "must be a percentage such as \"10%\"";
     }
 
-    number.len--;
+    number.data = value->data;
+    number.len = value->len - 1;
 
-    if (ngx_http_ratelimit_parse_number(&number, param->low, param->high,
-                                        field)
-        == NGX_OK)
-    {
-        return NULL;
-    }
-
-    return ngx_http_ratelimit_reason(cf, "must be from %uL%% to %uL%%",
-                                     param->low, param->high);
-}
-
-
-ngx_int_t
-ngx_http_ratelimit_parse_number(ngx_str_t *text, uint64_t low, uint64_t high,
-    uint64_t *number)
-{
-    if (ratelimit_parse_number((char *) text->data, text->len, high, number)
-        != NULL
-        || *number < low)
-    {
-        return NGX_ERROR;
-    }
-
-    return NGX_OK;
+    return ngx_http_ratelimit_param_number(cf, param, &number, field) == NULL
+           ? NULL
+           : ngx_http_ratelimit_reason(cf, "must be from %uL%% to %uL%%",
+                                       param->low, param->high);
 }
 
 
@@ -310,8 +289,6 @@ const char *
 ngx_http_ratelimit_param_expr(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    ngx_http_ratelimit_expr_t  *expr = field;
-
     ngx_http_complex_value_t  *cv;
 
     if (value->len == 0) {
@@ -327,7 +304,45 @@ ngx_http_ratelimit_param_expr(ngx_conf_t *cf,
         return NGX_CONF_ERROR;
     }
 
-    ngx_http_ratelimit_expr_init(cf, expr, cv);
+    ngx_http_ratelimit_expr_init(cf, field, cv);
 
     return NULL;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_parse_number(ngx_str_t *text, uint64_t low, uint64_t high,
+    uint64_t *number)
+{
+    if (ratelimit_parse_number((char *) text->data, text->len, high, number)
+        != NULL
+        || *number < low)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_parse_pair(ngx_str_t *text, ngx_str_t *name,
+    ngx_str_t *value)
+{
+    u_char  *last, *colon;
+
+    last = text->data + text->len;
+    colon = ngx_strlchr(text->data, last, ':');
+
+    if (colon == NULL) {
+        return NGX_ERROR;
+    }
+
+    name->data = text->data;
+    name->len = colon - text->data;
+
+    value->data = colon + 1;
+    value->len = last - value->data;
+
+    return NGX_OK;
 }

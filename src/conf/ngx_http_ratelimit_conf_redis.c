@@ -190,20 +190,9 @@ static ngx_http_ratelimit_redis_t *
 ngx_http_ratelimit_find_redis(ngx_http_ratelimit_main_conf_t *rmcf,
     ngx_str_t *name)
 {
-    ngx_uint_t                    i;
-    ngx_http_ratelimit_redis_t  **redis;
-
-    redis = rmcf->redis.elts;
-
-    for (i = 0; i < rmcf->redis.nelts; i++) {
-        if (redis[i]->name.len == name->len
-            && ngx_strncmp(redis[i]->name.data, name->data, name->len) == 0)
-        {
-            return redis[i];
-        }
-    }
-
-    return NULL;
+    return ngx_http_ratelimit_find_name(&rmcf->redis,
+                                    offsetof(ngx_http_ratelimit_redis_t, name),
+                                    name);
 }
 
 
@@ -293,23 +282,21 @@ ngx_http_ratelimit_redis_create(ngx_conf_t *cf,
 }
 
 
+/* ngx_msec_t */
+
 static const char *
 ngx_http_ratelimit_redis_time(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    ngx_msec_t  *msec = field;
+    ngx_int_t  msec;
 
-    ngx_int_t  time;
+    msec = ngx_parse_time(value, 0);
 
-    time = ngx_parse_time(value, 0);
-
-    if (time == NGX_ERROR || time == 0
-        || time > NGX_HTTP_RATELIMIT_MAX_TIMEOUT)
-    {
+    if (msec <= 0 || msec > NGX_HTTP_RATELIMIT_MAX_TIMEOUT) {
         return "must be a time from 1ms to 1h";
     }
 
-    *msec = (ngx_msec_t) time;
+    *(ngx_msec_t *) field = (ngx_msec_t) msec;
 
     return NULL;
 }

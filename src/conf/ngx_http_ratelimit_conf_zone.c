@@ -65,14 +65,6 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
       offsetof(ngx_http_ratelimit_zone_params_t, algorithm), 0, 0, 0,
       &ngx_http_ratelimit_algorithms },
 
-    { ngx_string("buckets="), ngx_http_ratelimit_param_number,
-      offsetof(ngx_http_ratelimit_zone_params_t, buckets),
-      1, RATELIMIT_MAX_BUCKETS, 0, NULL },
-
-    { ngx_string("capacity="), ngx_http_ratelimit_param_number,
-      offsetof(ngx_http_ratelimit_zone_params_t, capacity),
-      1, RATELIMIT_MAX_LIMIT, 0, NULL },
-
     { ngx_string("fail="), ngx_http_ratelimit_param_enum,
       offsetof(ngx_http_ratelimit_zone_params_t, fail), 0, 0, 0,
       &ngx_http_ratelimit_fails },
@@ -82,6 +74,14 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
 
     { ngx_string("sync="), ngx_http_ratelimit_zone_sync,
       offsetof(ngx_http_ratelimit_zone_params_t, sync), 0, 0, 0, NULL },
+
+    { ngx_string("buckets="), ngx_http_ratelimit_param_number,
+      offsetof(ngx_http_ratelimit_zone_params_t, buckets),
+      1, RATELIMIT_MAX_BUCKETS, 0, NULL },
+
+    { ngx_string("capacity="), ngx_http_ratelimit_param_number,
+      offsetof(ngx_http_ratelimit_zone_params_t, capacity),
+      1, RATELIMIT_MAX_LIMIT, 0, NULL },
 
       ngx_http_ratelimit_null_param
 };
@@ -131,30 +131,24 @@ ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+/* NAME:SIZE */
+
 static const char *
 ngx_http_ratelimit_zone_size(ngx_conf_t *cf, ngx_http_ratelimit_param_t *param,
     ngx_str_t *value, void *field)
 {
     ngx_http_ratelimit_zone_params_t  *params = field;
 
-    u_char     *p;
-    ssize_t     size;
-    ngx_str_t   text;
+    ssize_t    size;
+    ngx_str_t  text;
 
-    p = ngx_strlchr(value->data, value->data + value->len, ':');
-    if (p == NULL) {
+    if (ngx_http_ratelimit_parse_pair(value, &params->name, &text) != NGX_OK) {
         return "must be \"zone=NAME:SIZE\"";
     }
-
-    params->name.data = value->data;
-    params->name.len = p - value->data;
 
     if (params->name.len == 0) {
         return "the name must not be empty";
     }
-
-    text.data = p + 1;
-    text.len = value->data + value->len - text.data;
 
     size = ngx_parse_size(&text);
     if (size == NGX_ERROR) {
@@ -347,16 +341,29 @@ ngx_http_ratelimit_zone_t *
 ngx_http_ratelimit_find_zone(ngx_http_ratelimit_main_conf_t *rmcf,
     ngx_str_t *name)
 {
-    ngx_uint_t                   i;
-    ngx_http_ratelimit_zone_t  **zones;
+    return ngx_http_ratelimit_find_name(&rmcf->zones,
+                                     offsetof(ngx_http_ratelimit_zone_t, name),
+                                     name);
+}
 
-    zones = rmcf->zones.elts;
 
-    for (i = 0; i < rmcf->zones.nelts; i++) {
-        if (zones[i]->name.len == name->len
-            && ngx_strncmp(zones[i]->name.data, name->data, name->len) == 0)
+void *
+ngx_http_ratelimit_find_name(ngx_array_t *array, size_t offset,
+    ngx_str_t *name)
+{
+    u_char      **elts;
+    ngx_str_t    *other;
+    ngx_uint_t    i;
+
+    elts = array->elts;
+
+    for (i = 0; i < array->nelts; i++) {
+        other = (ngx_str_t *) (elts[i] + offset);
+
+        if (other->len == name->len
+            && ngx_strncmp(other->data, name->data, name->len) == 0)
         {
-            return zones[i];
+            return elts[i];
         }
     }
 

@@ -21,13 +21,6 @@
 
 
 typedef struct {
-    ngx_event_t                    *event;
-    void                           *dummy;
-    ngx_log_t                      *log;
-
-    /* after three pointers, as in ngx_connection_t, for debug logging */
-    ngx_socket_t                    fd;
-
     ngx_http_ratelimit_elastic_t   *elastic;
 
     /* the last measurement of this worker */
@@ -35,7 +28,7 @@ typedef struct {
     ngx_uint_t                      source;
     ngx_uint_t                      ticks;    /* until the next one */
     ngx_uint_t                      failed;   /* and has been logged */
-} ngx_http_ratelimit_elastic_timer_t;
+} ngx_http_ratelimit_elastic_gauge_t;
 
 
 static ngx_int_t ngx_http_ratelimit_elastic_init_zone(
@@ -46,9 +39,9 @@ static ngx_uint_t ngx_http_ratelimit_elastic_lease(
 static void ngx_http_ratelimit_elastic_release(
     ngx_http_ratelimit_elastic_shared_t *shared);
 static void ngx_http_ratelimit_elastic_measure(
-    ngx_http_ratelimit_elastic_timer_t *timer);
+    ngx_http_ratelimit_elastic_gauge_t *gauge);
 static void ngx_http_ratelimit_elastic_log(
-    ngx_http_ratelimit_elastic_timer_t *timer, ngx_uint_t source);
+    ngx_http_ratelimit_elastic_gauge_t *gauge, ngx_uint_t source);
 static void ngx_http_ratelimit_elastic_publish(
     ngx_http_ratelimit_elastic_shared_t *shared, ngx_uint_t always);
 
@@ -129,9 +122,8 @@ ngx_int_t
 ngx_http_ratelimit_elastic_init_process(ngx_cycle_t *cycle,
     ngx_http_ratelimit_elastic_t *elastic)
 {
-    ngx_event_t                         *ev;
     ngx_core_conf_t                     *ccf;
-    ngx_http_ratelimit_elastic_timer_t  *timer;
+    ngx_http_ratelimit_elastic_gauge_t  *gauge;
 
     if ((ngx_process != NGX_PROCESS_WORKER
          && ngx_process != NGX_PROCESS_SINGLE)
@@ -145,41 +137,30 @@ ngx_http_ratelimit_elastic_init_process(ngx_cycle_t *cycle,
     elastic->nworkers = (ngx_process == NGX_PROCESS_SINGLE) ? 1
                         : ngx_min(ccf->worker_processes, NGX_MAX_PROCESSES);
 
-    timer = ngx_pcalloc(cycle->pool,
-                        sizeof(ngx_http_ratelimit_elastic_timer_t));
-    if (timer == NULL) {
+    gauge = ngx_pcalloc(cycle->pool,
+                        sizeof(ngx_http_ratelimit_elastic_gauge_t));
+    if (gauge == NULL) {
         return NGX_ERROR;
     }
 
-    ev = ngx_pcalloc(cycle->pool, sizeof(ngx_event_t));
-    if (ev == NULL) {
-        return NGX_ERROR;
-    }
+    gauge->elastic = elastic;
 
-    timer->fd = (ngx_socket_t) -1;
-    timer->event = ev;
-    timer->log = cycle->log;
-    timer->elastic = elastic;
-
-    ev->handler = ngx_http_ratelimit_elastic_handler;
-    ev->data = timer;
-    ev->log = cycle->log;
-    ev->cancelable = 1;
-
-    ngx_http_ratelimit_elastic_handler(ev);
-
-    return NGX_OK;
+    return ngx_http_ratelimit_timer_start(cycle,
+                                          ngx_http_ratelimit_elastic_handler,
+                                          gauge);
 }
 
 
 static void
 ngx_http_ratelimit_elastic_handler(ngx_event_t *ev)
 {
-    ngx_http_ratelimit_elastic_timer_t   *timer;
+    ngx_connection_t                     *c;
+    ngx_http_ratelimit_elastic_gauge_t   *gauge;
     ngx_http_ratelimit_elastic_shared_t  *shared;
 
-    timer = ev->data;
-    shared = timer->elastic->shm_zone->data;
+    c = ev->data;
+    gauge = c->data;
+    shared = gauge->elastic->shm_zone->data;
 
     /* from now on, new workers publish and measure */
 
@@ -188,22 +169,22 @@ ngx_http_ratelimit_elastic_handler(ngx_event_t *ev)
         return;
     }
 
-    if (timer->elastic->connections) {
+    if (gauge->elastic->connections) {
         ngx_http_ratelimit_elastic_publish(shared, 1);
-        (void) ngx_http_ratelimit_elastic_connections_pressed(timer->elastic);
+        (void) ngx_http_ratelimit_elastic_connections_pressed(gauge->elastic);
     }
 
-    if (timer->elastic->cpu) {
+    if (gauge->elastic->cpu) {
 
         if (ngx_http_ratelimit_elastic_lease(shared)) {
-            ngx_http_ratelimit_elastic_measure(timer);
+            ngx_http_ratelimit_elastic_measure(gauge);
 
         } else {
-            timer->source = 0;
-            timer->ticks = 0;
+            gauge->source = 0;
+            gauge->ticks = 0;
         }
 
-        (void) ngx_http_ratelimit_elastic_cpu_pressed(timer->elastic);
+        (void) ngx_http_ratelimit_elastic_cpu_pressed(gauge->elastic);
     }
 
     ngx_add_timer(ev, NGX_HTTP_RATELIMIT_ELASTIC_TICK);
@@ -248,15 +229,15 @@ ngx_http_ratelimit_elastic_release(ngx_http_ratelimit_elastic_shared_t *shared)
 /* the first share is known after one tick, further ones once a second */
 
 static void
-ngx_http_ratelimit_elastic_measure(ngx_http_ratelimit_elastic_timer_t *timer)
+ngx_http_ratelimit_elastic_measure(ngx_http_ratelimit_elastic_gauge_t *gauge)
 {
     uint32_t                              share;
     ngx_uint_t                            source;
     ratelimit_cpu_t                       cpu;
     ngx_http_ratelimit_elastic_shared_t  *shared;
 
-    if (timer->ticks) {
-        timer->ticks--;
+    if (gauge->ticks) {
+        gauge->ticks--;
         return;
     }
 
@@ -264,40 +245,40 @@ ngx_http_ratelimit_elastic_measure(ngx_http_ratelimit_elastic_timer_t *timer)
 
     source = ngx_http_ratelimit_elastic_read_cpu(&cpu);
 
-    if (source && source == timer->source) {
-        share = ratelimit_pressure_cpu_share(&timer->cpu, &cpu);
+    if (source && source == gauge->source) {
+        share = ratelimit_pressure_cpu_share(&gauge->cpu, &cpu);
 
-        ngx_log_debug2(NGX_LOG_DEBUG_HTTP, timer->log, 0,
+        ngx_log_debug2(NGX_LOG_DEBUG_HTTP, ngx_cycle->log, 0,
                        "ratelimit: cpu source:%ui share:%uD", source, share);
 
         if (share != RATELIMIT_PRESSURE_UNKNOWN) {
-            shared = timer->elastic->shm_zone->data;
+            shared = gauge->elastic->shm_zone->data;
             shared->cpu = ngx_http_ratelimit_elastic_word(share + 1);
 
-            timer->ticks = NGX_HTTP_RATELIMIT_ELASTIC_TICKS - 1;
+            gauge->ticks = NGX_HTTP_RATELIMIT_ELASTIC_TICKS - 1;
         }
     }
 
-    ngx_http_ratelimit_elastic_log(timer, source);
+    ngx_http_ratelimit_elastic_log(gauge, source);
 
-    timer->source = source;
-    timer->cpu = cpu;
+    gauge->source = source;
+    gauge->cpu = cpu;
 }
 
 
 /* a line for each change, not for each second */
 
 static void
-ngx_http_ratelimit_elastic_log(ngx_http_ratelimit_elastic_timer_t *timer,
+ngx_http_ratelimit_elastic_log(ngx_http_ratelimit_elastic_gauge_t *gauge,
     ngx_uint_t source)
 {
-    if (source == 0 && !timer->failed) {
-        ngx_log_error(NGX_LOG_ERR, timer->log, 0,
+    if (source == 0 && !gauge->failed) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "ratelimit can't read the load of the processors, "
                       "limits are not elastic");
     }
 
-    timer->failed = (source == 0);
+    gauge->failed = (source == 0);
 }
 
 

@@ -1,13 +1,13 @@
 
 /*
- * Counters over a reload.  Where size and layout of a zone stay, nginx hands
- * its memory on.  Where they change, the new table follows the old one, which
- * old workers go on using: they do not know the new one.  So all count in the
- * old table until the last old worker is gone.
+ * Counters over a reload.  If size and layout of a zone are the same, nginx
+ * keeps its memory.  If they change, the new table follows the old one.  Old
+ * workers know only the old table and go on using it, so all workers count in
+ * the old table until the last old worker has exited.
  *
- * The kernel tells when that is: each generation of workers inherits the
- * writing end of a pipe that nobody else holds once the next generation is
- * there, and a pipe without a writer is hung up.
+ * The kernel tells when that is: the workers of a generation inherit the
+ * writing end of a pipe, which the master closes when it starts the next
+ * generation; poll() reports POLLHUP when the last of them has exited.
  */
 
 
@@ -16,6 +16,7 @@
 #include <poll.h>
 
 
+/* milliseconds */
 #define NGX_HTTP_RATELIMIT_SEAL_TIME   100
 #define NGX_HTTP_RATELIMIT_SPENT_TIME  10000
 
@@ -27,18 +28,6 @@ struct ngx_http_ratelimit_generation_s {
     int                               fd[2];   /* a pipe */
     ngx_http_ratelimit_generation_t  *former;
 };
-
-
-typedef struct {
-    ngx_event_t                    *event;
-    void                           *dummy;
-    ngx_log_t                      *log;
-
-    /* after three pointers, as in ngx_connection_t, for debug logging */
-    ngx_socket_t                    fd;
-
-    ngx_array_t                    *zones;  /* ngx_http_ratelimit_zone_t * */
-} ngx_http_ratelimit_watch_t;
 
 
 typedef struct {
@@ -61,7 +50,7 @@ static void ngx_http_ratelimit_reload_drop(ratelimit_table_t *older,
     ngx_log_t *log);
 
 
-/* outlives configurations: the generation of the present one, then older */
+/* the generation of the current configuration, then older ones */
 
 static ngx_http_ratelimit_generation_t  *ngx_http_ratelimit_generations;
 static ngx_http_ratelimit_generation_t  *ngx_http_ratelimit_next;
@@ -111,7 +100,7 @@ ngx_http_ratelimit_reload_find(ngx_conf_t *cf,
         }
 
         ngx_log_error(NGX_LOG_NOTICE, cf->log, 0,
-                      "ratelimit zone \"%V\" starts anew: its key or "
+                      "ratelimit zone \"%V\" is reset: its key or "
                       "algorithm has changed", &zone->name);
     }
 
@@ -170,8 +159,8 @@ ngx_http_ratelimit_reload_follow_one(ngx_http_ratelimit_zone_t *zone,
            == NULL)
     {
         ngx_log_error(NGX_LOG_ALERT, zone->shm_zone->shm.log, 0,
-                      "ratelimit zone \"%V\" starts anew: its memory "
-                      "can't be mapped again", &zone->name);
+                      "ratelimit zone \"%V\" is reset: its memory "
+                      "could not be mapped again", &zone->name);
         return NGX_DECLINED;
     }
 
@@ -182,7 +171,7 @@ ngx_http_ratelimit_reload_follow_one(ngx_http_ratelimit_zone_t *zone,
 }
 
 
-/* nginx unmaps the memory of a changed zone; a second mapping stays */
+/* nginx unmaps the memory of a changed zone, but not a second mapping */
 
 static void *
 ngx_http_ratelimit_reload_map(ngx_pool_t *pool, void *addr, size_t size,
@@ -198,7 +187,7 @@ ngx_http_ratelimit_reload_map(ngx_pool_t *pool, void *addr, size_t size,
         return NULL;
     }
 
-    /* an old size of zero maps shared memory once more */
+    /* with an old size of zero, mremap() adds a mapping of shared memory */
 
     addr = mremap(addr, 0, size, MREMAP_MAYMOVE);
 
@@ -236,7 +225,7 @@ ngx_http_ratelimit_reload_unmap(void *data)
 }
 
 
-/* a generation that was made for a reload that failed serves the next one */
+/* a generation that was created for a failed reload is used by the next one */
 
 ngx_int_t
 ngx_http_ratelimit_reload_prepare(ngx_log_t *log)
@@ -278,7 +267,7 @@ ngx_http_ratelimit_reload_commit(void)
         return;
     }
 
-    /* workers that are forked from now on are of the new generation */
+    /* workers that are forked from now on belong to the new generation */
 
     if (ngx_http_ratelimit_generations) {
         (void) close(ngx_http_ratelimit_generations->fd[1]);
@@ -292,13 +281,13 @@ ngx_http_ratelimit_reload_commit(void)
 }
 
 
-/* whether all former generations are gone; forgets those that are */
+/* whether all former generations have exited; frees those that have */
 
 static ngx_uint_t
 ngx_http_ratelimit_reload_alone(void)
 {
-    struct pollfd                      pfd;
-    ngx_http_ratelimit_generation_t   *gone, **link;
+    struct pollfd                     pfd;
+    ngx_http_ratelimit_generation_t  *gone, **link;
 
     link = &ngx_http_ratelimit_generations->former;
 
@@ -326,49 +315,28 @@ ngx_http_ratelimit_reload_alone(void)
 ngx_int_t
 ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle, ngx_array_t *zones)
 {
-    ngx_event_t                 *ev;
-    ngx_http_ratelimit_watch_t  *watch;
-
-    watch = ngx_pcalloc(cycle->pool, sizeof(ngx_http_ratelimit_watch_t));
-    if (watch == NULL) {
-        return NGX_ERROR;
-    }
-
-    ev = ngx_pcalloc(cycle->pool, sizeof(ngx_event_t));
-    if (ev == NULL) {
-        return NGX_ERROR;
-    }
-
-    watch->fd = (ngx_socket_t) -1;
-    watch->event = ev;
-    watch->log = cycle->log;
-    watch->zones = zones;
-
-    ev->handler = ngx_http_ratelimit_reload_handler;
-    ev->data = watch;
-    ev->log = cycle->log;
-    ev->cancelable = 1;
-
-    ngx_http_ratelimit_reload_handler(ev);
-
-    return NGX_OK;
+    return ngx_http_ratelimit_timer_start(cycle,
+                                          ngx_http_ratelimit_reload_handler,
+                                          zones);
 }
 
 
 static void
 ngx_http_ratelimit_reload_handler(ngx_event_t *ev)
 {
-    ngx_uint_t                    i, busy, alone;
-    ngx_http_ratelimit_zone_t   **zone;
-    ngx_http_ratelimit_watch_t   *watch;
+    ngx_uint_t                   i, busy, alone;
+    ngx_array_t                 *zones;
+    ngx_connection_t            *c;
+    ngx_http_ratelimit_zone_t  **zone;
 
-    watch = ev->data;
-    zone = watch->zones->elts;
+    c = ev->data;
+    zones = c->data;
+    zone = zones->elts;
 
     busy = 0;
     alone = ngx_http_ratelimit_reload_alone();
 
-    for (i = 0; i < watch->zones->nelts; i++) {
+    for (i = 0; i < zones->nelts; i++) {
         busy += ngx_http_ratelimit_reload_progress(zone[i], alone);
     }
 
@@ -379,7 +347,7 @@ ngx_http_ratelimit_reload_handler(ngx_event_t *ev)
 }
 
 
-/* whether the zone still follows another table */
+/* whether the zone still follows an older table */
 
 static ngx_uint_t
 ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
@@ -399,7 +367,7 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
         if (ratelimit_table_spent(table->older, now)) {
             ngx_http_ratelimit_reload_drop(table->older, ngx_cycle->log);
 
-            /* those before it were sealed no later */
+            /* even older tables were sealed no later */
 
             table->older = NULL;
             break;
@@ -410,7 +378,7 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
 }
 
 
-/* gives its pages back, but for the first, which says that it is sealed */
+/* frees the pages except for the first one, which holds the seal */
 
 static void
 ngx_http_ratelimit_reload_drop(ratelimit_table_t *older, ngx_log_t *log)

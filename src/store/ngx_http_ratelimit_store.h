@@ -197,6 +197,10 @@ void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
 ngx_uint_t ngx_http_ratelimit_store_tell(ngx_http_ratelimit_zone_t *zone,
     uint32_t thing);
 
+/* calls the handler, which adds the timer; ev->data is a connection */
+ngx_int_t ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,
+    ngx_event_handler_pt handler, void *data);
+
 /* the hooks of the module that the store needs */
 ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
