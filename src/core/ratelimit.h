@@ -1,10 +1,11 @@
 
 /*
  * The vocabulary of the core: a shape says how a state is kept, a rule says
- * how much is allowed, a state is what was used so far, a verdict is the
- * answer.  Nothing here knows nginx, performs I/O, reads a clock or allocates.
+ * how much is allowed, a state is what was used so far, a verdict is what a
+ * decision says.  Nothing here knows nginx, performs I/O, reads a clock or
+ * allocates.
  *
- * All numbers are integers below 2^53 and all times are microseconds.
+ * All times are microseconds.
  */
 
 
@@ -114,17 +115,14 @@ typedef uint64_t  ratelimit_state_t;
 
 
 typedef struct {
-    uint64_t                        limit;        /* N, or capacity */
-    uint64_t                        remaining;
-    uint64_t                        reset_after;  /* until the limit is whole */
-    uint64_t                        retry_after;  /* 0 if allowed */
+
+    /* the decision, set by look; charge and refund go by it */
+
     uint64_t                        delay;        /* an allowed request waits */
-    uint64_t                        excess;       /* thousandths of a request
-                                                     above the limit */
     uint64_t                        stamp;        /* where the charge goes, to
                                                      be handed to refund */
 
-    /* not bytes: to write one of these could mean to write anything */
+    /* no uint8_t: a write to one could alias anything */
 
     uint16_t                        allowed;
     uint16_t                        soft;         /* only above the limit */
@@ -132,6 +130,15 @@ typedef struct {
                                                      charge, if only with 0 */
     uint16_t                        brief;        /* a note of the store, the
                                                      core ignores it */
+
+    /* the figures for people, set by describe */
+
+    uint64_t                        limit;        /* N, or capacity */
+    uint64_t                        remaining;
+    uint64_t                        reset_after;  /* until the limit is whole */
+    uint64_t                        retry_after;  /* 0 if allowed */
+    uint64_t                        excess;       /* thousandths of a request
+                                                     above the limit */
 } ratelimit_verdict_t;
 
 
@@ -148,56 +155,81 @@ typedef struct {
 
 
 /*
- * look    what would happen to a request of this cost; the verdict speaks of
- *         the time after the charge if it allows.  Changes nothing.  Cost 0
- *         is always allowed.
- * glance  as look, but sets only what a decision needs: allowed, soft, delay,
- *         stamp, rebase.
- * charge  counts the cost, whatever look said.  Words and counters are written
- *         in an order that leaves a sound state at every instruction.
- * commit  the same as charge, for who has just looked: the verdict tells where.
- * punish  counts a cost that was refused, so that who keeps asking stays out,
- *         and who stops is admitted as soon as any other who used all up.
- * refund  gives back a charge that was stamped so.
- * expires the time from which on the state equals one never seen.
- * size    bytes of a state, a multiple of 8.
- * copy    a state of another shape of the same algorithm and buckets; what the
- *         new shape has no room for is the oldest.
+ * What the words of a state are, for a store that keeps states in fewer bits.
+ */
+
+typedef enum {
+    RATELIMIT_FORM_OTHER = 0,       /* only the algorithm can tell */
+    RATELIMIT_FORM_TIME_COUNT,      /* two: a time and a count */
+    RATELIMIT_FORM_SUB_WINDOWS      /* the index of the newest sub-window, then
+                                       the counters, ratelimit_counters.h */
+} ratelimit_form_e;
+
+
+typedef void (*ratelimit_look_pt)(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
+
+typedef void (*ratelimit_charge_pt)(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict);
+
+
+/*
+ * look      decides about a request of this cost: sets the first group of the
+ *           verdict and changes nothing.  Cost 0 is always allowed.
+ * charge    counts the cost, allowed or not, where the verdict of a look at the
+ *           same state and time says; cost 0 only rebases.  Words and counters
+ *           are written in an order that leaves a sound state at every
+ *           instruction.
+ * punish    counts a cost that was refused: a client that goes on asking stays
+ *           refused, one that stops is admitted as soon as any other client
+ *           that has used up the limit.  Arguments as charge has.
+ * describe  sets the figures of a verdict that look has set: those of the time
+ *           after the charge if it allows the cost.  The cost is 0 if the state
+ *           contains the charge already.
+ * refund    takes back a charge that was stamped so.
+ * expires   the time from which on the state equals one never seen.
+ * past      states whose first word is below this have expired; NULL if only
+ *           expires can tell.
+ * size      bytes of a state, a multiple of 8.
+ * fit       makes the shape large enough for a rule with this ceiling (or
+ *           capacity); NULL if all shapes are.
+ * most      the highest ceiling that a state of this shape can count; NULL if
+ *           it can count any.
+ * copy      a state of another shape of the same algorithm and buckets; what
+ *           the new shape has no room for is the oldest.
  */
 
 typedef struct {
     const char                     *name;
     char                            letter;   /* in names of Redis' counters */
     unsigned                        takes;
+    ratelimit_form_e                form;
     unsigned                        drips:1;  /* what was taken returns bit by
                                                  bit, N in a period */
     unsigned                        sized:1;  /* a state has room for as many
                                                  requests as its rules allow */
+    unsigned                        head;     /* words that are zero in a state
+                                                 never seen; 0: all are */
 
-    void   (*look)(const ratelimit_shape_t *shape,
-        const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-        const ratelimit_clock_t *clock, uint64_t cost,
-        ratelimit_verdict_t *verdict);
-    void   (*glance)(const ratelimit_shape_t *shape,
-        const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-        const ratelimit_clock_t *clock, uint64_t cost,
-        ratelimit_verdict_t *verdict);
-    void   (*charge)(const ratelimit_shape_t *shape,
-        const ratelimit_rule_t *rule, ratelimit_state_t *state,
-        const ratelimit_clock_t *clock, uint64_t cost);
-    void   (*commit)(const ratelimit_shape_t *shape,
-        const ratelimit_rule_t *rule, ratelimit_state_t *state,
-        const ratelimit_clock_t *clock, uint64_t cost,
-        const ratelimit_verdict_t *verdict);
-    void   (*punish)(const ratelimit_shape_t *shape,
-        const ratelimit_rule_t *rule, ratelimit_state_t *state,
-        const ratelimit_clock_t *clock, uint64_t cost);
+    ratelimit_look_pt               look;
+    ratelimit_charge_pt             charge;
+    ratelimit_charge_pt             punish;
+    ratelimit_look_pt               describe;
+
     void   (*refund)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, ratelimit_state_t *state,
         const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
     uint64_t  (*expires)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, const ratelimit_state_t *state);
+    uint64_t  (*past)(const ratelimit_shape_t *shape, uint64_t period,
+        uint64_t now);
     size_t    (*size)(const ratelimit_shape_t *shape);
+    void      (*fit)(ratelimit_shape_t *shape, uint64_t ceiling);
+    uint64_t  (*most)(const ratelimit_shape_t *shape);
     void      (*copy)(const ratelimit_shape_t *shape,
         ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
         const ratelimit_state_t *from);
@@ -219,34 +251,23 @@ extern const ratelimit_algorithm_t *const
 /* RATELIMIT_ALGORITHMS if there is none of this name */
 ratelimit_algorithm_e ratelimit_algorithm_find(const char *name, size_t len);
 
-/* the narrowest shape that holds a rule with this ceiling (or capacity) */
+/*
+ * Makes the shape the narrowest one that holds a rule with this ceiling (or
+ * capacity); a shape only grows, so that it fits one rule after another.
+ */
 void ratelimit_shape_fit(ratelimit_shape_t *shape, uint64_t ceiling);
 
+/* the highest ceiling that a state of this shape can count */
+uint64_t ratelimit_shape_most(const ratelimit_shape_t *shape);
 
-/* ratelimit_decide.c */
 
-/*
- * All limits of a request are one decision: look at all; only if it returns 1,
- * which is when all allow, charge all.  Otherwise settle each: the states that
- * were rebased, and those that insist on being counted.
- */
-int ratelimit_look(ratelimit_item_t *items, size_t n,
-    const ratelimit_clock_t *clock);
-
-void ratelimit_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock);
-
-/* all in one, for states that the caller has at hand */
-int ratelimit_decide(ratelimit_item_t *items, size_t n,
-    const ratelimit_clock_t *clock);
+/* ratelimit_decide.c; ratelimit_decide.h has the rest of a decision */
 
 /*
  * The limit that speaks for the decision: of the violated ones that with the
  * longest wait, otherwise that with the fewest requests left.
  */
 size_t ratelimit_tightest(const ratelimit_item_t *items, size_t n);
-
-
-/* ratelimit_math.h has the arithmetic that the algorithms share */
 
 
 #endif /* _RATELIMIT_H_INCLUDED_ */

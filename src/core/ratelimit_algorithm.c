@@ -7,11 +7,6 @@
 #include <string.h>
 
 #include "core/ratelimit.h"
-#include "core/ratelimit_math.h"
-
-
-/* a log keeps positions in 31 bits */
-#define RATELIMIT_MAX_RING  0x7fffffff
 
 
 #define ratelimit_algorithm_address(NAME, name)  &ratelimit_##name,
@@ -41,20 +36,25 @@ ratelimit_algorithm_find(const char *name, size_t len)
 }
 
 
-/* a shape only grows, so that it can be fitted to one rule after another */
-
 void
 ratelimit_shape_fit(ratelimit_shape_t *shape, uint64_t ceiling)
 {
-    uint64_t  need;
+    const ratelimit_algorithm_t  *algorithm;
 
-    if (shape->algorithm == RATELIMIT_SLIDING_WINDOW) {
-        need = (ceiling > UINT16_MAX) ? sizeof(uint32_t) : sizeof(uint16_t);
-        shape->width = (uint32_t) ratelimit_max(shape->width, need);
-    }
+    algorithm = ratelimit_algorithms[shape->algorithm];
 
-    if (shape->algorithm == RATELIMIT_SLIDING_LOG) {
-        need = ratelimit_min(ratelimit_add(ceiling, 1), RATELIMIT_MAX_RING);
-        shape->ring = (uint32_t) ratelimit_max(shape->ring, need);
+    if (algorithm->fit) {
+        algorithm->fit(shape, ceiling);
     }
+}
+
+
+uint64_t
+ratelimit_shape_most(const ratelimit_shape_t *shape)
+{
+    const ratelimit_algorithm_t  *algorithm;
+
+    algorithm = ratelimit_algorithms[shape->algorithm];
+
+    return algorithm->most ? algorithm->most(shape) : RATELIMIT_MAX_LIMIT;
 }

@@ -40,11 +40,21 @@ typedef struct {
 } ratelimit_bucket_t;
 
 
+/*
+ * Describes as an algorithm does; wait is the longest that admit allows, and
+ * what is taken above so many requests is excess.
+ */
+void ratelimit_bucket_describe(const ratelimit_rule_t *rule,
+    const ratelimit_state_t *state, const ratelimit_clock_t *clock,
+    uint64_t cost, uint64_t wait, uint64_t above,
+    ratelimit_verdict_t *verdict);
+
 /* the same for both buckets, see ratelimit_algorithm_t */
 
 void ratelimit_bucket_punish(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost);
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict);
 void ratelimit_bucket_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
@@ -57,8 +67,8 @@ void ratelimit_bucket_copy(const ratelimit_shape_t *shape,
 
 
 /*
- * Neither a limit nor what was admitted passes the first test; requests that
- * were counted although refused do, or a state of another rule.
+ * Admitted requests never take more than the first test allows; requests that
+ * were counted although refused may, and so may a state of another rule.
  */
 
 static ratelimit_inline uint64_t
@@ -75,7 +85,7 @@ ratelimit_bucket_bound(const ratelimit_rule_t *rule, uint64_t taken)
 /*
  * Whole periods, all but the last one, are settled: since moves forward, what
  * they returned is no longer taken.  A charge of the last period can still be
- * given back.  Returns what has elapsed since then; the bucket is whole if
+ * refunded.  Returns what has elapsed since then; the bucket is whole if
  * nothing is left taken.
  */
 
@@ -149,12 +159,14 @@ ratelimit_bucket_load(const ratelimit_rule_t *rule,
 static ratelimit_inline void
 ratelimit_bucket_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost)
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
 {
     uint64_t            taken;
     ratelimit_bucket_t  bucket;
 
     (void) shape;
+    (void) verdict;
 
     ratelimit_bucket_load(rule, state, clock->now, &bucket);
 
@@ -177,23 +189,11 @@ ratelimit_bucket_charge(const ratelimit_shape_t *shape,
 
     taken = ratelimit_bucket_bound(rule, ratelimit_add(bucket.taken, cost));
 
-    /* who dies in between takes too much rather than too little */
+    /* a worker killed in between leaves too much taken, never too little */
 
     state[0] = bucket.since;
     ratelimit_store_barrier();
     state[1] = taken;
-}
-
-
-static ratelimit_inline void
-ratelimit_bucket_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    const ratelimit_verdict_t *verdict)
-{
-    (void) verdict;
-
-    ratelimit_bucket_charge(shape, rule, state, clock, cost);
 }
 
 
@@ -211,9 +211,21 @@ ratelimit_bucket_until(const ratelimit_bucket_t *bucket,
 }
 
 
+/* the time until a cost, at most the ceiling, finds room */
+
+static ratelimit_inline uint64_t
+ratelimit_bucket_until_room(const ratelimit_bucket_t *bucket,
+    const ratelimit_rule_t *rule, uint64_t cost)
+{
+    return ratelimit_bucket_until(bucket, rule,
+                                  bucket->level + cost * rule->period,
+                                  rule->ceiling * rule->period);
+}
+
+
 /*
- * Sets allowed, delay and retry_after: a cost that finds no room is allowed
- * and delayed if there will be room within so long a wait.
+ * Sets allowed and delay: a cost that finds no room is allowed and delayed if
+ * there will be room within so long a wait.
  */
 
 static ratelimit_inline void
@@ -221,11 +233,10 @@ ratelimit_bucket_admit(const ratelimit_rule_t *rule,
     const ratelimit_bucket_t *bucket, uint64_t cost, uint64_t wait,
     ratelimit_verdict_t *verdict)
 {
-    uint64_t  level, until;
+    uint64_t  until;
 
     verdict->allowed = 1;
     verdict->delay = 0;
-    verdict->retry_after = 0;
 
     if (cost == 0) {
         return;
@@ -233,14 +244,10 @@ ratelimit_bucket_admit(const ratelimit_rule_t *rule,
 
     if (cost > rule->ceiling) {
         verdict->allowed = 0;
-        verdict->retry_after = rule->period;
         return;
     }
 
-    level = bucket->level + cost * rule->period;
-
-    until = ratelimit_bucket_until(bucket, rule, level,
-                                   rule->ceiling * rule->period);
+    until = ratelimit_bucket_until_room(bucket, rule, cost);
 
     if (until <= wait) {
         verdict->delay = until;
@@ -248,7 +255,6 @@ ratelimit_bucket_admit(const ratelimit_rule_t *rule,
     }
 
     verdict->allowed = 0;
-    verdict->retry_after = until - wait;
 }
 
 
@@ -263,7 +269,7 @@ ratelimit_bucket_stamp(const ratelimit_rule_t *rule,
 }
 
 
-/* whether an allowed cost goes above the capacity, as tell says it, too */
+/* whether an allowed cost goes above the capacity */
 
 static ratelimit_inline unsigned
 ratelimit_bucket_soft(const ratelimit_rule_t *rule,
@@ -274,56 +280,8 @@ ratelimit_bucket_soft(const ratelimit_rule_t *rule,
 }
 
 
-/*
- * Sets all other fields of a verdict but the stamp; what is taken above so
- * many requests is excess.
- */
-
 static ratelimit_inline void
-ratelimit_bucket_tell(const ratelimit_rule_t *rule,
-    const ratelimit_bucket_t *bucket, uint64_t cost, uint64_t above,
-    ratelimit_verdict_t *verdict)
-{
-    uint64_t  used, part, after, level;
-
-    used = 0;
-    part = 0;
-
-    if (bucket->level) {
-        used = ratelimit_div(bucket->level, rule->period);
-        part = bucket->level - used * rule->period;
-    }
-
-    after = ratelimit_add(used, cost);
-
-    verdict->excess = ratelimit_thousandths(ratelimit_sub(after, above));
-
-    if (part && after >= above) {
-        verdict->excess = ratelimit_add(verdict->excess,
-                              ratelimit_muldiv(part, 1000, rule->period));
-    }
-
-    /* a request that has not returned altogether is a used one */
-
-    used += (part != 0);
-    after = ratelimit_add(used, cost);
-    level = bucket->level;
-
-    if (verdict->allowed) {
-        used = after;
-        level += cost * rule->period;
-    }
-
-    verdict->limit = rule->capacity;
-    verdict->remaining = ratelimit_sub(rule->capacity, used);
-    verdict->reset_after = ratelimit_bucket_until(bucket, rule, level, 0);
-    verdict->soft = (verdict->allowed && after > rule->capacity);
-    verdict->rebase = bucket->rebase;
-}
-
-
-static ratelimit_inline void
-ratelimit_token_bucket_glance(const ratelimit_shape_t *shape,
+ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)
@@ -337,6 +295,9 @@ ratelimit_token_bucket_glance(const ratelimit_shape_t *shape,
 
     verdict->rebase = bucket.rebase;
     verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
+
+    /* to wait for a token of a hard limit is not to go above it */
+
     verdict->soft = verdict->allowed
                     && (verdict->delay == 0 || rule->ceiling > rule->capacity)
                     && ratelimit_bucket_soft(rule, &bucket, cost);
@@ -367,7 +328,7 @@ ratelimit_leaky_bucket_delay(const ratelimit_rule_t *rule,
 
 
 static ratelimit_inline void
-ratelimit_leaky_bucket_glance(const ratelimit_shape_t *shape,
+ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)

@@ -1,101 +1,54 @@
 
 /*
- * All limits of a request are one decision.
+ * What a decision does where not all limits allow, and the limit that speaks
+ * for it.
  */
 
 
-#include "core/ratelimit.h"
+#include "core/ratelimit_decide.h"
 
 
 static int ratelimit_tighter(const ratelimit_verdict_t *a,
     const ratelimit_verdict_t *b);
 
 
-int
-ratelimit_look(ratelimit_item_t *items, size_t n,
-    const ratelimit_clock_t *clock)
-{
-    int                           allowed;
-    size_t                        i;
-    ratelimit_item_t             *item;
-    const ratelimit_algorithm_t  *algorithm;
-
-    allowed = 1;
-
-    for (i = 0; i < n; i++) {
-        item = &items[i];
-        algorithm = ratelimit_algorithms[item->shape->algorithm];
-
-        algorithm->look(item->shape, item->rule, item->state, clock,
-                        item->cost, &item->verdict);
-
-        allowed &= item->verdict.allowed;
-    }
-
-    return allowed;
-}
-
-
-/* a refused request is counted only where somebody insists */
-
-void
-ratelimit_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
+uint64_t
+ratelimit_item_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
 {
     const ratelimit_algorithm_t  *algorithm;
 
     algorithm = ratelimit_algorithms[item->shape->algorithm];
 
-    if (item->insist && !item->verdict.allowed) {
-        algorithm->punish(item->shape, item->rule, item->state, clock,
-                          item->cost);
+    if (!item->insist) {
 
-        /* who was refused waits for this one, too */
+        /* no time of a state may stay in the future */
 
-        algorithm->look(item->shape, item->rule, item->state, clock,
-                        item->cost, &item->verdict);
-
-    } else if (item->insist) {
-
-        /* another limit refuses: this one counts as if it were admitted */
-
-        algorithm->charge(item->shape, item->rule, item->state, clock,
-                          item->cost);
-
-    } else if (item->verdict.rebase) {
-
-        /* what the clock left in the future must not stay there */
-
-        algorithm->charge(item->shape, item->rule, item->state, clock, 0);
-    }
-}
-
-
-int
-ratelimit_decide(ratelimit_item_t *items, size_t n,
-    const ratelimit_clock_t *clock)
-{
-    int                           allowed;
-    size_t                        i;
-    ratelimit_item_t             *item;
-    const ratelimit_algorithm_t  *algorithm;
-
-    allowed = ratelimit_look(items, n, clock);
-
-    for (i = 0; i < n; i++) {
-        item = &items[i];
-
-        if (!allowed) {
-            ratelimit_settle(item, clock);
-            continue;
+        if (item->verdict.rebase) {
+            algorithm->charge(item->shape, item->rule, item->state, clock, 0,
+                              &item->verdict);
         }
 
-        algorithm = ratelimit_algorithms[item->shape->algorithm];
-
-        algorithm->charge(item->shape, item->rule, item->state, clock,
-                          item->cost);
+        return item->cost;
     }
 
-    return allowed;
+    if (item->verdict.allowed) {
+
+        /* another limit refuses: this one counts as if all had allowed */
+
+        algorithm->charge(item->shape, item->rule, item->state, clock,
+                          item->cost, &item->verdict);
+        return 0;
+    }
+
+    algorithm->punish(item->shape, item->rule, item->state, clock, item->cost,
+                      &item->verdict);
+
+    /* the refused client waits for this request to expire, too */
+
+    algorithm->look(item->shape, item->rule, item->state, clock, item->cost,
+                    &item->verdict);
+
+    return item->cost;
 }
 
 

@@ -9,18 +9,17 @@
 #include "core/ratelimit_fixed_window.h"
 
 
-static void ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
+static void ratelimit_fixed_window_describe(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
-static void ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost);
 static void ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static uint64_t ratelimit_fixed_window_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
+static uint64_t ratelimit_fixed_window_past(const ratelimit_shape_t *shape,
+    uint64_t period, uint64_t now);
 static size_t ratelimit_fixed_window_size(const ratelimit_shape_t *shape);
 static void ratelimit_fixed_window_copy(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
@@ -31,22 +30,26 @@ const ratelimit_algorithm_t  ratelimit_fixed_window = {
     "fixed_window",
     'f',
     0,
+    RATELIMIT_FORM_TIME_COUNT,
     0,                                     /* drips */
     0,                                     /* sized */
+    0,                                     /* head */
     ratelimit_fixed_window_look,
-    ratelimit_fixed_window_glance,
     ratelimit_fixed_window_charge,
-    ratelimit_fixed_window_commit,
-    ratelimit_fixed_window_charge,
+    ratelimit_fixed_window_charge,         /* punish */
+    ratelimit_fixed_window_describe,
     ratelimit_fixed_window_refund,
     ratelimit_fixed_window_expires,
+    ratelimit_fixed_window_past,
     ratelimit_fixed_window_size,
+    NULL,                                  /* fit */
+    NULL,                                  /* most */
     ratelimit_fixed_window_copy
 };
 
 
 static void
-ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
+ratelimit_fixed_window_describe(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)
@@ -57,39 +60,16 @@ ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
     (void) shape;
 
     ratelimit_fixed_window_load(rule, state, clock, &window);
+    ratelimit_describe_used(rule, window.count, cost, verdict);
 
     left = window.end - clock->now;
 
-    verdict->stamp = window.end;
-    verdict->rebase = window.rebase;
+    verdict->reset_after = (window.count || (cost && verdict->allowed)) ? left
+                                                                        : 0;
 
-    if (ratelimit_admit(rule, window.count, cost, verdict)) {
-        verdict->reset_after = (window.count || cost) ? left : 0;
-        return;
+    if (!verdict->allowed) {
+        verdict->retry_after = (cost > rule->ceiling) ? rule->period : left;
     }
-
-    verdict->reset_after = window.count ? left : 0;
-    verdict->retry_after = (cost > rule->ceiling) ? rule->period : left;
-}
-
-
-static void
-ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost)
-{
-    ratelimit_fixed_window_t  window;
-
-    (void) shape;
-
-    ratelimit_fixed_window_load(rule, state, clock, &window);
-
-    if (cost == 0 && !window.rebase) {
-        return;
-    }
-
-    ratelimit_fixed_window_write(state, window.end,
-                                 ratelimit_add(window.count, cost));
 }
 
 
@@ -124,6 +104,17 @@ ratelimit_fixed_window_expires(const ratelimit_shape_t *shape,
     (void) rule;
 
     return state[1] ? state[0] : 0;
+}
+
+
+static uint64_t
+ratelimit_fixed_window_past(const ratelimit_shape_t *shape, uint64_t period,
+    uint64_t now)
+{
+    (void) shape;
+    (void) period;
+
+    return now + 1;
 }
 
 

@@ -1,7 +1,6 @@
 
 /*
- * What a decision needs of a fixed_window, for who knows that it is one: then
- * all of it is compiled together with the decision.
+ * What a decision needs of a fixed_window, to be compiled as a part of it.
  *
  * state[0]  end of the window, monotonic
  * state[1]  requests in it
@@ -50,7 +49,7 @@ ratelimit_fixed_window_load(const ratelimit_rule_t *rule,
 
 
 static ratelimit_inline void
-ratelimit_fixed_window_glance(const ratelimit_shape_t *shape,
+ratelimit_fixed_window_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)
@@ -64,24 +63,12 @@ ratelimit_fixed_window_glance(const ratelimit_shape_t *shape,
     verdict->stamp = window.end;
     verdict->rebase = window.rebase;
 
-    ratelimit_admit_only(rule, window.count, cost, verdict);
-}
-
-
-/* a count without its end belongs to a window that is past already */
-
-static ratelimit_inline void
-ratelimit_fixed_window_write(ratelimit_state_t *state, uint64_t end,
-    uint64_t count)
-{
-    state[1] = count;
-    ratelimit_store_barrier();
-    state[0] = end;
+    ratelimit_admit(rule, window.count, cost, verdict);
 }
 
 
 static ratelimit_inline void
-ratelimit_fixed_window_commit(const ratelimit_shape_t *shape,
+ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     const ratelimit_verdict_t *verdict)
@@ -98,8 +85,11 @@ ratelimit_fixed_window_commit(const ratelimit_shape_t *shape,
 
     count = (state[0] == verdict->stamp || verdict->rebase) ? state[1] : 0;
 
-    ratelimit_fixed_window_write(state, verdict->stamp,
-                                 ratelimit_add(count, cost));
+    /* a count without its end belongs to a window that is past already */
+
+    state[1] = ratelimit_add(count, cost);
+    ratelimit_store_barrier();
+    state[0] = verdict->stamp;
 }
 
 

@@ -20,10 +20,10 @@
 #define ratelimit_store_barrier()  __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
 
-/* what is decided often is compiled for each case, see its users */
+/* what is decided often is compiled once for each usual shape of a state */
 #define ratelimit_inline    inline __attribute__((always_inline))
 
-/* keeps what is rarely needed out of the way of what is always */
+/* keeps what is rarely needed out of the code that every request runs */
 #define ratelimit_noinline  __attribute__((noinline))
 
 
@@ -124,55 +124,39 @@ ratelimit_muldiv_ceil(uint64_t a, uint64_t b, uint64_t d)
 
 
 /*
- * The part of a verdict that all windows share: used requests are counted
- * against the limit, and admitted up to the ceiling.  Returns allowed.
+ * What all windows share: used requests are counted against the limit, and
+ * admitted up to the ceiling.
  */
 
-static inline unsigned
+static ratelimit_inline void
 ratelimit_admit(const ratelimit_rule_t *rule, uint64_t used, uint64_t cost,
     ratelimit_verdict_t *verdict)
 {
-    uint64_t  after;
-    unsigned  allowed;
+    uint64_t  sum;
 
-    after = ratelimit_add(used, cost);
+    sum = ratelimit_add(used, cost);
 
-    verdict->limit = rule->limit;
-    verdict->retry_after = 0;
     verdict->delay = 0;
-
-    if (after <= rule->limit && after <= rule->ceiling) {
-        verdict->remaining = rule->limit - after;
-        verdict->excess = 0;
-        verdict->allowed = 1;
-        verdict->soft = 0;
-        return 1;
-    }
-
-    allowed = (cost == 0 || after <= rule->ceiling);
-
-    verdict->remaining = ratelimit_sub(rule->limit, allowed ? after : used);
-    verdict->excess = ratelimit_thousandths(ratelimit_sub(after, rule->limit));
-    verdict->allowed = allowed;
-    verdict->soft = (allowed && after > rule->limit);
-
-    return allowed;
+    verdict->allowed = (sum <= rule->ceiling || cost == 0);
+    verdict->soft = (sum > rule->limit && verdict->allowed);
 }
 
 
-/* the part of that which a decision needs */
+/* the figures of a verdict but for the times */
 
 static inline void
-ratelimit_admit_only(const ratelimit_rule_t *rule, uint64_t used,
+ratelimit_describe_used(const ratelimit_rule_t *rule, uint64_t used,
     uint64_t cost, ratelimit_verdict_t *verdict)
 {
-    uint64_t  after;
+    uint64_t  sum;
 
-    after = ratelimit_add(used, cost);
+    sum = ratelimit_add(used, cost);
 
-    verdict->delay = 0;
-    verdict->allowed = (after <= rule->ceiling || cost == 0);
-    verdict->soft = (after > rule->limit && verdict->allowed);
+    verdict->limit = rule->limit;
+    verdict->remaining = ratelimit_sub(rule->limit,
+                                       verdict->allowed ? sum : used);
+    verdict->excess = ratelimit_thousandths(ratelimit_sub(sum, rule->limit));
+    verdict->retry_after = 0;
 }
 
 

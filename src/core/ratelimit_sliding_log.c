@@ -1,10 +1,10 @@
 
 /*
  * The times of the newest admitted requests in a ring: exact.  The state is
- * described in ratelimit_times.h.
+ * described in ratelimit_log_ring.h.
  *
- * The ring has a place more than a request ever needs to look at, so the place
- * that is being written matters to nobody.
+ * The ring has a place more than a request ever needs to look at, so no reader
+ * needs the place that is being written.
  */
 
 
@@ -12,28 +12,31 @@
 
 #include "core/ratelimit.h"
 #include "core/ratelimit_math.h"
-#include "core/ratelimit_times.h"
+#include "core/ratelimit_log_ring.h"
 
 
 static inline uint64_t ratelimit_sliding_log_tick(
     const ratelimit_rule_t *rule);
 static inline void ratelimit_sliding_log_load(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
-    ratelimit_times_t *log);
+    ratelimit_log_ring_t *log);
+static uint32_t ratelimit_sliding_log_used(const ratelimit_rule_t *rule,
+    const ratelimit_log_ring_t *log, uint64_t now, uint64_t *span);
 static void ratelimit_sliding_log_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
 static void ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost);
-static void ratelimit_sliding_log_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     const ratelimit_verdict_t *verdict);
-static void ratelimit_sliding_log_rewrite(ratelimit_times_t *log,
+static void ratelimit_sliding_log_describe(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
+static void ratelimit_sliding_log_rewrite(ratelimit_log_ring_t *log,
     ratelimit_state_t *state, uint64_t tick);
-static void ratelimit_sliding_log_prune(ratelimit_times_t *log,
+static void ratelimit_sliding_log_prune(ratelimit_log_ring_t *log,
     ratelimit_state_t *state, uint64_t ticks);
 static void ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
@@ -41,6 +44,9 @@ static void ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
 static uint64_t ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
 static size_t ratelimit_sliding_log_size(const ratelimit_shape_t *shape);
+static void ratelimit_sliding_log_fit(ratelimit_shape_t *shape,
+    uint64_t ceiling);
+static uint64_t ratelimit_sliding_log_most(const ratelimit_shape_t *shape);
 static void ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
     const ratelimit_state_t *from);
@@ -50,16 +56,21 @@ const ratelimit_algorithm_t  ratelimit_sliding_log = {
     "sliding_log",
     'l',
     0,
+    RATELIMIT_FORM_OTHER,
     0,                                     /* drips */
     1,                                     /* sized */
-    ratelimit_sliding_log_look,
+    2,                                     /* head: without a length the times
+                                              do not matter */
     ratelimit_sliding_log_look,
     ratelimit_sliding_log_charge,
-    ratelimit_sliding_log_commit,
-    ratelimit_sliding_log_charge,
+    ratelimit_sliding_log_charge,          /* punish */
+    ratelimit_sliding_log_describe,
     ratelimit_sliding_log_refund,
     ratelimit_sliding_log_expires,
+    NULL,                                  /* past */
     ratelimit_sliding_log_size,
+    ratelimit_sliding_log_fit,
+    ratelimit_sliding_log_most,
     ratelimit_sliding_log_copy
 };
 
@@ -67,20 +78,20 @@ const ratelimit_algorithm_t  ratelimit_sliding_log = {
 static inline uint64_t
 ratelimit_sliding_log_tick(const ratelimit_rule_t *rule)
 {
-    if (rule->period < RATELIMIT_TIMES_OLDEST) {
+    if (rule->period < RATELIMIT_LOG_RING_OLDEST) {
         return 1;
     }
 
-    return RATELIMIT_TIMES_COARSE;
+    return RATELIMIT_LOG_RING_COARSE;
 }
 
 
 static inline void
 ratelimit_sliding_log_load(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
-    ratelimit_times_t *log)
+    ratelimit_log_ring_t *log)
 {
-    ratelimit_times_unpack(shape, state, log);
+    ratelimit_log_ring_unpack(shape, state, log);
 
     if (log->n == 0) {
         log->tick = ratelimit_sliding_log_tick(rule);
@@ -90,9 +101,29 @@ ratelimit_sliding_log_load(const ratelimit_shape_t *shape,
 
     if (log->time > now && log->time - now > RATELIMIT_SKEW) {
         /* the clock was set back: all times move with it */
-        log->time = ratelimit_times_round(now, log->tick);
+        log->time = ratelimit_log_ring_round(now, log->tick);
         log->rebase = 1;
     }
+}
+
+
+/*
+ * Requests of the period, which are those whose times lie less than the span
+ * before the reference.
+ */
+
+static uint32_t
+ratelimit_sliding_log_used(const ratelimit_rule_t *rule,
+    const ratelimit_log_ring_t *log, uint64_t now, uint64_t *span)
+{
+    *span = ratelimit_sub(log->time + rule->period, now);
+
+    if (log->n == 0 || *span == 0) {
+        return 0;
+    }
+
+    return ratelimit_log_ring_younger(log,
+                                      ratelimit_div_ceil(*span, log->tick));
 }
 
 
@@ -102,27 +133,40 @@ ratelimit_sliding_log_look(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)
 {
-    uint32_t           used, i;
-    uint64_t           span;
-    ratelimit_times_t  log;
+    uint32_t              used;
+    uint64_t              span;
+    ratelimit_log_ring_t  log;
 
     ratelimit_sliding_log_load(shape, rule, state, clock->now, &log);
 
-    /* times that lie so far before the reference have left the period */
+    used = ratelimit_sliding_log_used(rule, &log, clock->now, &span);
 
-    span = ratelimit_sub(log.time + rule->period, clock->now);
-    used = 0;
-
-    if (log.n && span) {
-        used = ratelimit_times_younger(&log,
-                                       ratelimit_div_ceil(span, log.tick));
-    }
-
-    verdict->stamp = ratelimit_times_round(ratelimit_max(clock->now, log.time),
-                                           ratelimit_sliding_log_tick(rule));
+    verdict->stamp = ratelimit_log_ring_round(
+                                          ratelimit_max(clock->now, log.time),
+                                          ratelimit_sliding_log_tick(rule));
     verdict->rebase = log.rebase;
 
-    if (ratelimit_admit(rule, used, cost, verdict) && cost) {
+    ratelimit_admit(rule, used, cost, verdict);
+}
+
+
+static void
+ratelimit_sliding_log_describe(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict)
+{
+    uint32_t              used, i;
+    uint64_t              span;
+    ratelimit_log_ring_t  log;
+
+    ratelimit_sliding_log_load(shape, rule, state, clock->now, &log);
+
+    used = ratelimit_sliding_log_used(rule, &log, clock->now, &span);
+
+    ratelimit_describe_used(rule, used, cost, verdict);
+
+    if (verdict->allowed && cost) {
         verdict->reset_after = verdict->stamp + rule->period - clock->now;
         return;
     }
@@ -130,7 +174,8 @@ ratelimit_sliding_log_look(const ratelimit_shape_t *shape,
     verdict->reset_after = 0;
 
     if (used) {
-        verdict->reset_after = span - ratelimit_times_age(&log, 1) * log.tick;
+        verdict->reset_after = span
+                               - ratelimit_log_ring_age(&log, 1) * log.tick;
     }
 
     if (verdict->allowed) {
@@ -145,17 +190,20 @@ ratelimit_sliding_log_look(const ratelimit_shape_t *shape,
     /* the one that has to leave; the ceiling is below what was used */
 
     i = (uint32_t) (rule->ceiling - cost + 1);
-    verdict->retry_after = span - ratelimit_times_age(&log, i) * log.tick;
+    verdict->retry_after = span - ratelimit_log_ring_age(&log, i) * log.tick;
 }
 
 
 static void
 ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost)
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
 {
-    uint64_t           tick, time, ticks;
-    ratelimit_times_t  log;
+    uint64_t              tick, time, ticks;
+    ratelimit_log_ring_t  log;
+
+    (void) verdict;
 
     ratelimit_sliding_log_load(shape, rule, state, clock->now, &log);
 
@@ -170,13 +218,13 @@ ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
         return;
     }
 
-    time = ratelimit_times_round(ratelimit_max(clock->now, log.time), tick);
+    time = ratelimit_log_ring_round(ratelimit_max(clock->now, log.time), tick);
     ticks = (tick == 1) ? time : time / tick;
 
     ratelimit_sliding_log_prune(&log, state, ticks);
 
     while (cost) {
-        ratelimit_times_write(&log, log.head, ticks);
+        ratelimit_log_ring_write(&log, log.head, ticks);
         ratelimit_store_barrier();
 
         state[0] = time;
@@ -184,7 +232,7 @@ ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
 
         log.head = (log.head + 1 == log.ring) ? 0 : log.head + 1;
         log.n = (log.n == log.ring) ? log.n : log.n + 1;
-        ratelimit_times_pack(&log, state);
+        ratelimit_log_ring_pack(&log, state);
         ratelimit_store_barrier();
 
         cost--;
@@ -192,38 +240,27 @@ ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
 }
 
 
-static void
-ratelimit_sliding_log_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    const ratelimit_verdict_t *verdict)
-{
-    (void) verdict;
-
-    ratelimit_sliding_log_charge(shape, rule, state, clock, cost);
-}
-
-
 /*
- * All times anew: after the clock was set back, or when the period of the
- * rule was changed to one that wants another tick.
+ * Writes all times again: after the clock was set back, or when the period of
+ * the rule was changed to one that needs another tick.
  */
 
 static void
-ratelimit_sliding_log_rewrite(ratelimit_times_t *log,
+ratelimit_sliding_log_rewrite(ratelimit_log_ring_t *log,
     ratelimit_state_t *state, uint64_t tick)
 {
     uint32_t  i;
     uint64_t  age, base;
 
-    log->n = ratelimit_times_younger(log, RATELIMIT_TIMES_OLDEST * tick
+    log->n = ratelimit_log_ring_younger(log, RATELIMIT_LOG_RING_OLDEST * tick
                                           / log->tick);
 
     base = ratelimit_div_ceil(log->time, tick);
 
     for (i = log->n; i; i--) {
-        age = ratelimit_times_age(log, i) * log->tick / tick;
-        ratelimit_times_write(log, ratelimit_times_last(log, i), base - age);
+        age = ratelimit_log_ring_age(log, i) * log->tick / tick;
+        ratelimit_log_ring_write(log, ratelimit_log_ring_last(log, i),
+                                 base - age);
     }
 
     log->tick = tick;
@@ -234,14 +271,14 @@ ratelimit_sliding_log_rewrite(ratelimit_times_t *log,
     ratelimit_store_barrier();
     state[0] = log->time;
     ratelimit_store_barrier();
-    ratelimit_times_pack(log, state);
+    ratelimit_log_ring_pack(log, state);
 }
 
 
 /* forgets what would be too old to be told apart with this reference */
 
 static void
-ratelimit_sliding_log_prune(ratelimit_times_t *log,
+ratelimit_sliding_log_prune(ratelimit_log_ring_t *log,
     ratelimit_state_t *state, uint64_t ticks)
 {
     uint64_t  step;
@@ -252,14 +289,16 @@ ratelimit_sliding_log_prune(ratelimit_times_t *log,
 
     step = ticks - log->base;
 
-    if (step + ratelimit_times_age(log, log->n) < RATELIMIT_TIMES_OLDEST) {
+    if (step + ratelimit_log_ring_age(log, log->n)
+        < RATELIMIT_LOG_RING_OLDEST)
+    {
         return;
     }
 
-    log->n = ratelimit_times_younger(log,
-                                  ratelimit_sub(RATELIMIT_TIMES_OLDEST, step));
+    log->n = ratelimit_log_ring_younger(log,
+                              ratelimit_sub(RATELIMIT_LOG_RING_OLDEST, step));
 
-    ratelimit_times_pack(log, state);
+    ratelimit_log_ring_pack(log, state);
     ratelimit_store_barrier();
 }
 
@@ -269,23 +308,23 @@ ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
 {
-    uint32_t           i, later, found;
-    uint64_t           age;
-    ratelimit_times_t  log;
+    uint32_t              i, later, found;
+    uint64_t              age;
+    ratelimit_log_ring_t  log;
 
     (void) rule;
     (void) clock;
 
-    ratelimit_times_unpack(shape, state, &log);
+    ratelimit_log_ring_unpack(shape, state, &log);
 
     age = log.base - ratelimit_div_ceil(stamp, log.tick);
-    age &= RATELIMIT_TIMES_MASK;
+    age &= RATELIMIT_LOG_RING_MASK;
 
-    later = ratelimit_times_younger(&log, age);
+    later = ratelimit_log_ring_younger(&log, age);
     found = 0;
 
     while (found < cost && later + found < log.n
-           && ratelimit_times_age(&log, later + found + 1) == age)
+           && ratelimit_log_ring_age(&log, later + found + 1) == age)
     {
         found++;
     }
@@ -297,15 +336,15 @@ ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
     /* half done, some times look later than they were, none earlier */
 
     for (i = later; i; i--) {
-        ratelimit_times_write(&log, ratelimit_times_last(&log, i + found),
-                              log.base - ratelimit_times_age(&log, i));
+        ratelimit_log_ring_write(&log, ratelimit_log_ring_last(&log, i + found),
+                              log.base - ratelimit_log_ring_age(&log, i));
         ratelimit_store_barrier();
     }
 
     log.head = (log.head >= found) ? log.head - found
                                    : log.head + log.ring - found;
     log.n -= found;
-    ratelimit_times_pack(&log, state);
+    ratelimit_log_ring_pack(&log, state);
 }
 
 
@@ -313,15 +352,15 @@ static uint64_t
 ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state)
 {
-    ratelimit_times_t  log;
+    ratelimit_log_ring_t  log;
 
-    ratelimit_times_unpack(shape, state, &log);
+    ratelimit_log_ring_unpack(shape, state, &log);
 
     if (log.n == 0) {
         return 0;
     }
 
-    return log.time - ratelimit_times_age(&log, 1) * log.tick
+    return log.time - ratelimit_log_ring_age(&log, 1) * log.tick
            + rule->period;
 }
 
@@ -331,9 +370,27 @@ ratelimit_sliding_log_size(const ratelimit_shape_t *shape)
 {
     size_t  times;
 
-    times = (size_t) shape->ring * RATELIMIT_TIMES_BYTES;
+    times = (size_t) shape->ring * RATELIMIT_LOG_RING_BYTES;
 
     return 2 * sizeof(ratelimit_state_t) + (times + 7) / 8 * 8;
+}
+
+
+static void
+ratelimit_sliding_log_fit(ratelimit_shape_t *shape, uint64_t ceiling)
+{
+    uint64_t  ring;
+
+    ring = ratelimit_min(ratelimit_add(ceiling, 1), RATELIMIT_LOG_RING_MAX);
+
+    shape->ring = (uint32_t) ratelimit_max(shape->ring, ring);
+}
+
+
+static uint64_t
+ratelimit_sliding_log_most(const ratelimit_shape_t *shape)
+{
+    return shape->ring - 1;
 }
 
 
@@ -344,19 +401,19 @@ ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
     const ratelimit_state_t *from)
 {
-    uint32_t           i, n;
-    ratelimit_times_t  log, old;
+    uint32_t              i, n;
+    ratelimit_log_ring_t  log, old;
 
     memset(state, 0, ratelimit_sliding_log_size(shape));
 
-    ratelimit_times_unpack(from_shape, from, &old);
-    ratelimit_times_unpack(shape, state, &log);
+    ratelimit_log_ring_unpack(from_shape, from, &old);
+    ratelimit_log_ring_unpack(shape, state, &log);
 
     n = (uint32_t) ratelimit_min(old.n, log.ring);
 
     for (i = 0; i < n; i++) {
-        ratelimit_times_write(&log, i, old.base
-                                       - ratelimit_times_age(&old, n - i));
+        ratelimit_log_ring_write(&log, i, old.base
+                                       - ratelimit_log_ring_age(&old, n - i));
     }
 
     log.tick = old.tick;
@@ -365,5 +422,5 @@ ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
 
     state[0] = from[0];
     ratelimit_store_barrier();
-    ratelimit_times_pack(&log, state);
+    ratelimit_log_ring_pack(&log, state);
 }

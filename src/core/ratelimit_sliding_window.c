@@ -1,9 +1,11 @@
 
 /*
- * A period is cut into sub-windows.  Counted are the requests of the newest
- * "buckets" of them, and of the one before these the share that is still
- * inside the period, rounded up.  The state is described in
- * ratelimit_window.h.
+ * What is rarely needed of a sliding_window, and what describes it.  The state
+ * is described in ratelimit_sliding_window.h.
+ *
+ * Positions inside a sub-window are measured in units of 1 us / buckets: so
+ * now is now * buckets units, a sub-window has period units, and one division
+ * gives both the index and the position.
  */
 
 
@@ -12,30 +14,65 @@
 #include "core/ratelimit_sliding_window.h"
 
 
-static void ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
+typedef struct {
+    uint64_t                        index;    /* of the current sub-window */
+    uint64_t                        ahead;    /* units from now to its start;
+                                                 it mostly lies behind, then
+                                                 this wraps */
+    uint64_t                        elapsed;  /* units since its start */
+    uint32_t                        place;    /* of its counter */
+    uint32_t                        gap;      /* sub-windows entered since the
+                                                 last charge, their counters
+                                                 are stale */
+    uint32_t                        rebase;
+} ratelimit_window_t;
+
+
+/* what counts: some at full weight, the oldest sub-window at its share */
+
+typedef struct {
+    uint64_t                        full;
+    uint64_t                        old;
+} ratelimit_window_sum_t;
+
+
+static void ratelimit_window_load(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
+    ratelimit_window_t *window);
+static void ratelimit_window_sum(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state, const ratelimit_window_t *window,
+    uint64_t total, ratelimit_window_sum_t *sum);
+static uint64_t ratelimit_window_share(const ratelimit_rule_t *rule,
+    uint64_t count, uint64_t elapsed);
+static uint64_t ratelimit_window_occupied(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state, const ratelimit_window_t *window);
+static uint64_t ratelimit_sliding_window_used(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t total,
+    ratelimit_window_t *window, ratelimit_window_sum_t *sum);
+static void ratelimit_sliding_window_describe(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
-static void ratelimit_sliding_window_tell(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict, ratelimit_window_sum_t sum);
 static uint64_t ratelimit_sliding_window_retry(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_window_t *window, ratelimit_window_sum_t sum,
-    uint64_t used, uint64_t room);
+    uint64_t occupied, uint64_t room);
 static uint64_t ratelimit_sliding_window_reset(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_window_t *window,
-    uint64_t used);
-static void ratelimit_sliding_window_rotate(const ratelimit_shape_t *shape,
-    ratelimit_state_t *state, ratelimit_window_t *window);
+    uint64_t occupied);
 static void ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static uint64_t ratelimit_sliding_window_expires(
     const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     const ratelimit_state_t *state);
+static uint64_t ratelimit_sliding_window_past(const ratelimit_shape_t *shape,
+    uint64_t period, uint64_t now);
 static size_t ratelimit_sliding_window_size(const ratelimit_shape_t *shape);
+static void ratelimit_sliding_window_fit(ratelimit_shape_t *shape,
+    uint64_t ceiling);
+static uint64_t ratelimit_sliding_window_most(const ratelimit_shape_t *shape);
 static void ratelimit_sliding_window_copy(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
     const ratelimit_state_t *from);
@@ -45,47 +82,155 @@ const ratelimit_algorithm_t  ratelimit_sliding_window = {
     "sliding_window",
     'w',
     RATELIMIT_TAKES_BUCKETS,
+    RATELIMIT_FORM_SUB_WINDOWS,
     0,                                     /* drips */
     0,                                     /* sized */
+    0,                                     /* head */
     ratelimit_sliding_window_look,
-    ratelimit_sliding_window_glance,
     ratelimit_sliding_window_charge,
-    ratelimit_sliding_window_commit,
-    ratelimit_sliding_window_charge,
+    ratelimit_sliding_window_charge,       /* punish */
+    ratelimit_sliding_window_describe,
     ratelimit_sliding_window_refund,
     ratelimit_sliding_window_expires,
+    ratelimit_sliding_window_past,
     ratelimit_sliding_window_size,
+    ratelimit_sliding_window_fit,
+    ratelimit_sliding_window_most,
     ratelimit_sliding_window_copy
 };
 
 
 static void
-ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict)
+ratelimit_window_load(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
+    ratelimit_window_t *window)
 {
-    uint64_t                used, units;
-    ratelimit_window_t      window;
-    ratelimit_window_sum_t  sum;
+    uint32_t  ring;
+    uint64_t  units, index, newest;
 
-    ratelimit_window_load(shape, rule, state, clock->now, &window);
-    ratelimit_window_sum(shape, state, &window,
-                         ratelimit_counters_total(shape, state), &sum);
+    ring = shape->buckets + 1;
+    units = now * shape->buckets;
+    index = units / rule->period;
+    newest = state[0];
 
-    used = sum.full + ratelimit_window_share(rule, sum.old, window.elapsed);
+    window->elapsed = units - index * rule->period;
+    window->gap = 0;
+    window->rebase = 0;
 
-    verdict->stamp = window.index;
-    verdict->rebase = window.rebase;
+    if (newest <= index) {
+        window->gap = (uint32_t) ratelimit_min(index - newest, ring);
+        newest = index;
 
-    if (ratelimit_admit(rule, used, cost, verdict) && cost) {
-        units = window.ahead + (shape->buckets + 1) * rule->period;
-        verdict->reset_after = ratelimit_div_ceil(units, shape->buckets);
+    } else if (newest
+               <= (now + RATELIMIT_SKEW) * shape->buckets / rule->period)
+    {
+        /* another worker's clock is a little ahead: its time is taken */
+
+        index = newest;
+        window->elapsed = 0;
+
+    } else {
+        /* the clock was set back: what is newest there becomes current */
+
+        window->rebase = 1;
+    }
+
+    window->index = index;
+    window->ahead = index * rule->period - units;
+    window->place = (uint32_t) ratelimit_mod(newest, ring);
+}
+
+
+/* of all that is kept, what counts */
+
+static void
+ratelimit_window_sum(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state, const ratelimit_window_t *window,
+    uint64_t total, ratelimit_window_sum_t *sum)
+{
+    uint32_t  i, place;
+
+    sum->full = 0;
+    sum->old = 0;
+
+    if (window->gap > shape->buckets) {
         return;
     }
 
-    ratelimit_sliding_window_tell(shape, rule, state, clock, cost, verdict,
-                                  sum);
+    for (i = 0; i < window->gap; i++) {
+        place = ratelimit_counters_back(shape, window->place, i);
+        total -= ratelimit_counters_get(shape, state, place);
+    }
+
+    place = ratelimit_counters_back(shape, window->place, shape->buckets);
+
+    sum->old = ratelimit_counters_get(shape, state, place);
+    sum->full = total - sum->old;
+}
+
+
+/* ceil(count * (period - elapsed) / period) */
+
+static uint64_t
+ratelimit_window_share(const ratelimit_rule_t *rule, uint64_t count,
+    uint64_t elapsed)
+{
+    uint64_t  left, high, low;
+
+    if (count == 0 || elapsed == 0) {
+        return count;
+    }
+
+    left = rule->period - elapsed;
+
+    if (count <= rule->ceiling) {
+        return ratelimit_muldiv_ceil(count, left, rule->period);
+    }
+
+    /* counted under another rule: 32 by 46 bits need two steps */
+
+    high = (count >> 16) * left;
+    low = ((high % rule->period) << 16) + (count & 0xffff) * left;
+
+    return ((high / rule->period) << 16)
+           + ratelimit_div_ceil(low, rule->period);
+}
+
+
+/*
+ * The counters that count, a bit for each: that of the oldest sub-window is the
+ * lowest, that of the current one is at buckets.
+ */
+
+static uint64_t
+ratelimit_window_occupied(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state, const ratelimit_window_t *window)
+{
+    uint32_t  ring, oldest;
+    uint64_t  used;
+
+    ring = shape->buckets + 1;
+    oldest = (window->place == shape->buckets) ? 0 : window->place + 1;
+
+    used = ratelimit_counters_used(shape, state);
+    used = (used >> oldest) | (used << (ring - oldest));
+
+    return used & (((uint64_t) 1 << (ring - window->gap)) - 1);
+}
+
+
+/* requests that count now */
+
+static uint64_t
+ratelimit_sliding_window_used(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t total,
+    ratelimit_window_t *window, ratelimit_window_sum_t *sum)
+{
+    ratelimit_window_load(shape, rule, state, clock->now, window);
+    ratelimit_window_sum(shape, state, window, total, sum);
+
+    return sum->full + ratelimit_window_share(rule, sum->old, window->elapsed);
 }
 
 
@@ -99,53 +244,52 @@ ratelimit_sliding_window_weigh(const ratelimit_shape_t *shape,
     ratelimit_window_t      window;
     ratelimit_window_sum_t  sum;
 
-    ratelimit_window_load(shape, rule, state, clock->now, &window);
-    ratelimit_window_sum(shape, state, &window, total, &sum);
-
-    used = sum.full + ratelimit_window_share(rule, sum.old, window.elapsed);
+    used = ratelimit_sliding_window_used(shape, rule, state, clock, total,
+                                         &window, &sum);
 
     verdict->stamp = window.index;
     verdict->rebase = window.rebase;
 
-    ratelimit_admit_only(rule, used, cost, verdict);
+    ratelimit_admit(rule, used, cost, verdict);
 }
 
 
-/* when what was counted before leaves: sets reset_after and retry_after */
-
-static ratelimit_noinline void
-ratelimit_sliding_window_tell(const ratelimit_shape_t *shape,
+static void
+ratelimit_sliding_window_describe(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
-    ratelimit_verdict_t *verdict, ratelimit_window_sum_t sum)
+    ratelimit_verdict_t *verdict)
 {
-    uint64_t            used;
-    ratelimit_window_t  window;
+    uint64_t                used, occupied;
+    ratelimit_window_t      window;
+    ratelimit_window_sum_t  sum;
 
-    ratelimit_window_reload(shape, state,
-                            verdict->rebase ? state[0] : verdict->stamp,
-                            &window);
+    used = ratelimit_sliding_window_used(shape, rule, state, clock,
+                                        ratelimit_counters_total(shape, state),
+                                         &window, &sum);
 
-    window.index = verdict->stamp;
-    window.ahead = window.index * rule->period - clock->now * shape->buckets;
+    ratelimit_describe_used(rule, used, cost, verdict);
 
-    used = ratelimit_window_used(shape, state, &window);
-
-    verdict->reset_after = ratelimit_sliding_window_reset(shape, rule, &window,
-                                                          used);
+    occupied = ratelimit_window_occupied(shape, state, &window);
 
     if (verdict->allowed) {
-        return;
-    }
 
-    if (cost > rule->ceiling) {
+        if (cost) {
+            occupied |= (uint64_t) 1 << shape->buckets;
+        }
+
+    } else if (cost > rule->ceiling) {
         verdict->retry_after = rule->period;
-        return;
+
+    } else {
+        verdict->retry_after = ratelimit_sliding_window_retry(shape, rule,
+                                                      state, &window, sum,
+                                                      occupied,
+                                                      rule->ceiling - cost);
     }
 
-    verdict->retry_after = ratelimit_sliding_window_retry(shape, rule, state,
-                                                          &window, sum, used,
-                                                         rule->ceiling - cost);
+    verdict->reset_after = ratelimit_sliding_window_reset(shape, rule, &window,
+                                                          occupied);
 }
 
 
@@ -158,7 +302,7 @@ static uint64_t
 ratelimit_sliding_window_retry(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_window_t *window, ratelimit_window_sum_t sum,
-    uint64_t used, uint64_t room)
+    uint64_t occupied, uint64_t room)
 {
     uint32_t  place;
     uint64_t  units, steps;
@@ -167,11 +311,11 @@ ratelimit_sliding_window_retry(const ratelimit_shape_t *shape,
 
     /* once the current sub-window is the oldest, nothing has full weight */
 
-    used |= (uint64_t) 1 << shape->buckets;
+    occupied |= (uint64_t) 1 << shape->buckets;
 
     while (sum.full > room && steps < shape->buckets) {
-        used &= ~((uint64_t) 1 << steps);
-        steps = __builtin_ctzll(used);
+        occupied &= ~((uint64_t) 1 << steps);
+        steps = __builtin_ctzll(occupied);
 
         place = ratelimit_counters_back(shape, window->place,
                                         shape->buckets - steps);
@@ -195,15 +339,15 @@ ratelimit_sliding_window_retry(const ratelimit_shape_t *shape,
 static uint64_t
 ratelimit_sliding_window_reset(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_window_t *window,
-    uint64_t used)
+    uint64_t occupied)
 {
     uint64_t  steps;
 
-    if (used == 0) {
+    if (occupied == 0) {
         return 0;
     }
 
-    steps = 64 - __builtin_clzll(used);
+    steps = 64 - __builtin_clzll(occupied);
 
     return ratelimit_div_ceil(window->ahead + steps * rule->period,
                               shape->buckets);
@@ -211,44 +355,25 @@ ratelimit_sliding_window_reset(const ratelimit_shape_t *shape,
 
 
 void
-ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost)
-{
-    ratelimit_window_t  window;
-
-    ratelimit_window_load(shape, rule, state, clock->now, &window);
-
-    if (window.rebase) {
-        ratelimit_sliding_window_rotate(shape, state, &window);
-
-    } else if (cost == 0) {
-        return;
-    }
-
-    ratelimit_sliding_window_write(shape, state, &window, cost);
-}
-
-
-/* puts each counter where it belongs when the newest index is another one */
-
-static void
 ratelimit_sliding_window_rotate(const ratelimit_shape_t *shape,
-    ratelimit_state_t *state, ratelimit_window_t *window)
+    ratelimit_state_t *state, uint64_t index)
 {
     uint32_t  i, place;
     uint32_t  counts[RATELIMIT_MAX_BUCKETS + 1];
 
+    place = (uint32_t) (state[0] % (shape->buckets + 1));
+
     for (i = 0; i <= shape->buckets; i++) {
-        place = ratelimit_counters_back(shape, window->place, i);
-        counts[i] = ratelimit_counters_get(shape, state, place);
+        counts[i] = ratelimit_counters_get(shape, state,
+                                    ratelimit_counters_back(shape, place, i));
     }
 
-    window->place = (uint32_t) (window->index % (shape->buckets + 1));
+    place = (uint32_t) (index % (shape->buckets + 1));
 
     for (i = 0; i <= shape->buckets; i++) {
-        place = ratelimit_counters_back(shape, window->place, i);
-        ratelimit_counters_set(shape, state, place, counts[i]);
+        ratelimit_counters_set(shape, state,
+                               ratelimit_counters_back(shape, place, i),
+                               counts[i]);
     }
 }
 
@@ -293,6 +418,14 @@ ratelimit_sliding_window_expires(const ratelimit_shape_t *shape,
 }
 
 
+static uint64_t
+ratelimit_sliding_window_past(const ratelimit_shape_t *shape, uint64_t period,
+    uint64_t now)
+{
+    return ratelimit_sub(now * shape->buckets / period, shape->buckets);
+}
+
+
 static size_t
 ratelimit_sliding_window_size(const ratelimit_shape_t *shape)
 {
@@ -301,6 +434,24 @@ ratelimit_sliding_window_size(const ratelimit_shape_t *shape)
     counters = (size_t) shape->width * (shape->buckets + 1);
 
     return sizeof(ratelimit_state_t) + (counters + 7) / 8 * 8;
+}
+
+
+static void
+ratelimit_sliding_window_fit(ratelimit_shape_t *shape, uint64_t ceiling)
+{
+    uint64_t  width;
+
+    width = (ceiling > UINT16_MAX) ? sizeof(uint32_t) : sizeof(uint16_t);
+
+    shape->width = (uint32_t) ratelimit_max(shape->width, width);
+}
+
+
+static uint64_t
+ratelimit_sliding_window_most(const ratelimit_shape_t *shape)
+{
+    return shape->width == sizeof(uint16_t) ? UINT16_MAX : RATELIMIT_MAX_LIMIT;
 }
 
 

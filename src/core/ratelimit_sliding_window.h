@@ -1,8 +1,15 @@
 
 /*
- * What a decision needs of a sliding_window, for who knows that it is one: then
- * all of it is compiled together with the decision, for a shape that may be
- * known, too.
+ * What a decision needs of a sliding_window, to be compiled as a part of it.
+ *
+ * A period is cut into sub-windows, on a grid of exact rational steps of
+ * period / buckets.  Counted are the requests of the newest "buckets" of them,
+ * and of the one before these the share that is still inside the period,
+ * rounded up.
+ *
+ * state[0]  index of the newest sub-window
+ * then      buckets + 1 counters of shape->width bytes; the one of sub-window
+ *           i stands at i modulo (buckets + 1)
  */
 
 
@@ -13,18 +20,17 @@
 #include "core/ratelimit.h"
 #include "core/ratelimit_counters.h"
 #include "core/ratelimit_math.h"
-#include "core/ratelimit_window.h"
 
 
-/* a glance that has to look twice; total is that of all counters */
+/* a look that needs the share of the oldest; total is that of all counters */
 void ratelimit_sliding_window_weigh(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict, uint64_t total);
 
-void ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost);
+/* moves all counters to where they belong if this index is the newest */
+void ratelimit_sliding_window_rotate(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, uint64_t index);
 
 
 /*
@@ -49,12 +55,12 @@ ratelimit_sliding_window_is_full(const ratelimit_shape_t *shape,
 
 
 /*
- * Mostly even all that is kept leaves room, or what counts in full leaves none:
- * then nothing need be weighed.
+ * Mostly even the total of all counters leaves room, or what counts in full
+ * leaves none: then the share of the oldest does not matter.
  */
 
 static ratelimit_inline void
-ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
+ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)
@@ -90,60 +96,50 @@ ratelimit_sliding_window_glance(const ratelimit_shape_t *shape,
 
 
 static ratelimit_inline void
-ratelimit_sliding_window_write(const ratelimit_shape_t *shape,
-    ratelimit_state_t *state, const ratelimit_window_t *window,
-    uint64_t cost)
+ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
 {
-    uint32_t  i, place;
+    uint32_t  i, gap, place, stale;
+
+    (void) rule;
+    (void) clock;
+
+    gap = 0;
+
+    if (verdict->rebase) {
+        ratelimit_sliding_window_rotate(shape, state, verdict->stamp);
+
+    } else if (cost == 0) {
+        return;
+
+    } else {
+        gap = (uint32_t) ratelimit_min(verdict->stamp - state[0],
+                                       shape->buckets + 1);
+    }
+
+    place = (uint32_t) ratelimit_mod(verdict->stamp, shape->buckets + 1);
 
     /* until the index is written, these counters are those that have left */
 
-    if (window->gap > shape->buckets) {
+    if (gap > shape->buckets) {
         ratelimit_counters_clear(shape, state);
 
     } else {
-        for (i = 0; i < window->gap; i++) {
-            place = ratelimit_counters_back(shape, window->place, i);
-            ratelimit_counters_set(shape, state, place, 0);
+        for (i = 0; i < gap; i++) {
+            stale = ratelimit_counters_back(shape, place, i);
+            ratelimit_counters_set(shape, state, stale, 0);
         }
     }
 
     ratelimit_store_barrier();
 
-    ratelimit_counters_add(shape, state, window->place, cost);
+    ratelimit_counters_add(shape, state, place, cost);
 
     ratelimit_store_barrier();
 
-    state[0] = window->index;
-}
-
-
-/* a cost of which the verdict says where it goes; nothing is rebased */
-
-static ratelimit_inline void
-ratelimit_sliding_window_count(const ratelimit_shape_t *shape,
-    ratelimit_state_t *state, const ratelimit_verdict_t *verdict,
-    uint64_t cost)
-{
-    ratelimit_window_t  window;
-
-    ratelimit_window_reload(shape, state, verdict->stamp, &window);
-    ratelimit_sliding_window_write(shape, state, &window, cost);
-}
-
-
-static ratelimit_inline void
-ratelimit_sliding_window_commit(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost,
-    const ratelimit_verdict_t *verdict)
-{
-    if (verdict->rebase || cost == 0) {
-        ratelimit_sliding_window_charge(shape, rule, state, clock, cost);
-        return;
-    }
-
-    ratelimit_sliding_window_count(shape, state, verdict, cost);
+    state[0] = verdict->stamp;
 }
 
 

@@ -13,7 +13,7 @@ ratelimit_table_explain(ratelimit_item_t *items,
     const ratelimit_place_t *places, size_t n)
 {
     size_t                    i;
-    ratelimit_verdict_t      *verdict, full;
+    ratelimit_verdict_t      *verdict;
     const ratelimit_place_t  *place;
 
     for (i = 0; i < n; i++) {
@@ -24,15 +24,9 @@ ratelimit_table_explain(ratelimit_item_t *items,
             continue;
         }
 
-        place->active->algorithm->look(items[i].shape, items[i].rule,
-                                       place->state, &place->clock,
-                                       place->asked, &full);
-
-        verdict->limit = full.limit;
-        verdict->remaining = full.remaining;
-        verdict->reset_after = full.reset_after;
-        verdict->retry_after = full.retry_after;
-        verdict->excess = full.excess;
+        place->active->algorithm->describe(items[i].shape, items[i].rule,
+                                           place->state, &place->clock,
+                                           place->asked, verdict);
         verdict->brief = 0;
     }
 }

@@ -5,6 +5,7 @@
  */
 
 
+#include "core/ratelimit_decide.h"
 #include "table/ratelimit_party.h"
 
 
@@ -317,15 +318,8 @@ ratelimit_table_look(ratelimit_item_t *items,
         item->state = ratelimit_slot_state(table, place->slot, place->state);
         item->verdict.brief = party->brief & table->brief;
 
-        if (item->verdict.brief) {
-            table->algorithm->glance(item->shape, item->rule, item->state,
-                                     &party->clock, item->cost,
-                                     &item->verdict);
-
-        } else {
-            table->algorithm->look(item->shape, item->rule, item->state,
-                                   &party->clock, item->cost, &item->verdict);
-        }
+        table->algorithm->look(item->shape, item->rule, item->state,
+                               &party->clock, item->cost, &item->verdict);
 
         allowed &= item->verdict.allowed;
     }
@@ -395,7 +389,7 @@ ratelimit_table_charge(ratelimit_item_t *item, ratelimit_place_t *place,
         return;
     }
 
-    place->active->algorithm->commit(item->shape, item->rule, item->state,
+    place->active->algorithm->charge(item->shape, item->rule, item->state,
                                      &party->clock, item->cost,
                                      &item->verdict);
 
@@ -416,10 +410,8 @@ ratelimit_table_mark(ratelimit_item_t *item, ratelimit_place_t *place,
     asked = item->cost;
 
     if (item->verdict.rebase || item->insist) {
-        ratelimit_settle(item, &party->clock);
+        asked = ratelimit_item_settle(item, &party->clock);
         ratelimit_table_commit(item, place, party, refused);
-
-        asked = (item->insist && !refused) ? 0 : asked;
 
     } else if (refused && place->slot) {
         ratelimit_slot_name(place, ratelimit_slot_class(place->slot->id),
@@ -452,6 +444,9 @@ ratelimit_table_keep(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_party_t *party, uint64_t asked)
 {
     if (!item->verdict.brief) {
+        place->active->algorithm->describe(item->shape, item->rule,
+                                           item->state, &party->clock, asked,
+                                           &item->verdict);
         return;
     }
 

@@ -147,22 +147,22 @@ ratelimit_row_look(ratelimit_row_t *row, const ratelimit_clock_t *clock,
     switch (shape->algorithm) {
 
     case RATELIMIT_FIXED_WINDOW:
-        ratelimit_fixed_window_glance(shape, item->rule, row->state, clock,
+        ratelimit_fixed_window_look(shape, item->rule, row->state, clock,
                                       item->cost, &item->verdict);
         break;
 
     case RATELIMIT_TOKEN_BUCKET:
-        ratelimit_token_bucket_glance(shape, item->rule, row->state, clock,
+        ratelimit_token_bucket_look(shape, item->rule, row->state, clock,
                                       item->cost, &item->verdict);
         break;
 
     case RATELIMIT_LEAKY_BUCKET:
-        ratelimit_leaky_bucket_glance(shape, item->rule, row->state, clock,
+        ratelimit_leaky_bucket_look(shape, item->rule, row->state, clock,
                                       item->cost, &item->verdict);
         break;
 
     default:
-        ratelimit_sliding_window_glance(shape, item->rule, row->state, clock,
+        ratelimit_sliding_window_look(shape, item->rule, row->state, clock,
                                         item->cost, &item->verdict);
         break;
     }
@@ -182,17 +182,17 @@ ratelimit_row_charge(ratelimit_row_t *row, const ratelimit_clock_t *clock,
     switch (shape->algorithm) {
 
     case RATELIMIT_FIXED_WINDOW:
-        ratelimit_fixed_window_commit(shape, item->rule, row->state, clock,
+        ratelimit_fixed_window_charge(shape, item->rule, row->state, clock,
                                       item->cost, &item->verdict);
         break;
 
     case RATELIMIT_SLIDING_WINDOW:
-        ratelimit_sliding_window_count(shape, row->state, &item->verdict,
-                                       item->cost);
+        ratelimit_sliding_window_charge(shape, item->rule, row->state, clock,
+                                        item->cost, &item->verdict);
         break;
 
     default:
-        ratelimit_bucket_commit(shape, item->rule, row->state, clock,
+        ratelimit_bucket_charge(shape, item->rule, row->state, clock,
                                 item->cost, &item->verdict);
         break;
     }

@@ -50,17 +50,7 @@ ratelimit_slot_most(const ratelimit_table_t *table,
         return ratelimit_slot_small(&table->shape, rule);
     }
 
-    if (table->shape.algorithm == RATELIMIT_SLIDING_LOG) {
-        return table->shape.ring - 1;
-    }
-
-    if (table->shape.algorithm == RATELIMIT_SLIDING_WINDOW
-        && table->shape.width == sizeof(uint16_t))
-    {
-        return UINT16_MAX;
-    }
-
-    return RATELIMIT_MAX_LIMIT;
+    return ratelimit_shape_most(&table->shape);
 }
 
 

@@ -17,6 +17,7 @@
 
 #include "core/ratelimit.h"
 
+#include "decision.h"
 #include "random.h"
 
 
@@ -177,7 +178,7 @@ accuracy_decide(accuracy_client_t *client, uint64_t now)
     clock.now = now;
     clock.wall = now;
 
-    if (!ratelimit_decide(&item, 1, &clock)) {
+    if (!decision_make(&item, 1, &clock)) {
         return 0;
     }
 

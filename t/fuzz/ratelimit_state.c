@@ -10,6 +10,7 @@
 
 #include "core/ratelimit.h"
 
+#include "../unit/decision.h"
 #include "fuzz.h"
 
 
@@ -28,7 +29,7 @@ typedef struct {
     ratelimit_shape_t               shape;
     ratelimit_rule_t                rule;
     ratelimit_state_t              *state;
-    uint64_t                        stamp;    /* of the last verdict */
+    ratelimit_verdict_t             verdict;  /* the last one */
 } fuzz_world_t;
 
 
@@ -170,6 +171,8 @@ fuzz_look(fuzz_world_t *world, const ratelimit_clock_t *clock, uint64_t cost)
 
     world->algorithm->look(&world->shape, &world->rule, world->state, clock,
                            cost, &verdict);
+    world->algorithm->describe(&world->shape, &world->rule, world->state,
+                               clock, cost, &verdict);
 
     fuzz_check(verdict.remaining <= verdict.limit);
 
@@ -183,7 +186,7 @@ fuzz_look(fuzz_world_t *world, const ratelimit_clock_t *clock, uint64_t cost)
         fuzz_check(!verdict.soft);
     }
 
-    world->stamp = verdict.stamp;
+    world->verdict = verdict;
 }
 
 
@@ -222,12 +225,12 @@ fuzz_decide(fuzz_world_t *world, const ratelimit_clock_t *clock, uint64_t cost)
     item.state = world->state;
     item.cost = cost;
 
-    allowed = ratelimit_decide(&item, 1, clock);
+    allowed = decision_make(&item, 1, clock);
 
     fuzz_check(allowed == item.verdict.allowed);
     fuzz_check(ratelimit_tightest(&item, 1) == 0);
 
-    world->stamp = item.verdict.stamp;
+    world->verdict = item.verdict;
 }
 
 
@@ -263,12 +266,12 @@ fuzz_step(fuzz_input_t *in, fuzz_world_t *world)
 
     case 1:
         world->algorithm->charge(&world->shape, &world->rule, world->state,
-                                 &clock, cost);
+                                 &clock, cost, &world->verdict);
         break;
 
     case 2:
         world->algorithm->refund(&world->shape, &world->rule, world->state,
-                                 &clock, world->stamp, cost);
+                                 &clock, world->verdict.stamp, cost);
         break;
 
     case 3:

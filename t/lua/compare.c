@@ -13,6 +13,7 @@
 
 #include "fake.h"
 #include "core/ratelimit_math.h"
+#include "decision.h"
 #include "world.h"
 
 
@@ -380,7 +381,7 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
 
     if (op == RATELIMIT_SCRIPT_CHECK) {
 
-        if (ratelimit_decide(w->items, w->n, &w->clock)) {
+        if (decision_make(w->items, w->n, &w->clock)) {
             charge = &w->refundable[w->charges++ % COMPARE_CHARGES];
 
             for (i = 0; i < w->n; i++) {
@@ -393,11 +394,8 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
     }
 
     if (op == RATELIMIT_SCRIPT_INSIST) {
-        (void) ratelimit_look(w->items, w->n, &w->clock);
-
-        for (i = 0; i < w->n; i++) {
-            ratelimit_settle(&w->items[i], &w->clock);
-        }
+        (void) decision_look(w->items, w->n, &w->clock);
+        decision_settle(w->items, w->n, &w->clock, 0);
 
         return;
     }

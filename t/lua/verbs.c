@@ -22,10 +22,16 @@ static void verbs_look(const ratelimit_shape_t *shape,
     ratelimit_verdict_t *verdict);
 static void verbs_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost);
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict);
+static void verbs_describe(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost,
+    ratelimit_verdict_t *verdict);
 static void verbs_punish(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
-    const ratelimit_clock_t *clock, uint64_t cost);
+    const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict);
 static void verbs_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
@@ -42,7 +48,8 @@ static const char  verbs_given[] =
 #define verbs_algorithm(NAME, title)                                          \
     &(const ratelimit_algorithm_t) {                                          \
       .name = #title, .look = verbs_look, .charge = verbs_charge,             \
-      .punish = verbs_punish, .refund = verbs_refund, .size = verbs_size },
+      .punish = verbs_punish, .describe = verbs_describe,                     \
+      .refund = verbs_refund, .size = verbs_size },
 
 const ratelimit_algorithm_t *const  lua_algorithms[RATELIMIT_ALGORITHMS] = {
     ratelimit_each_algorithm(verbs_algorithm)
@@ -135,9 +142,12 @@ verbs_look(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
 
 static void
 verbs_charge(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
-    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t cost)
+    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
 {
     ratelimit_item_t  item;
+
+    (void) verdict;
 
     memset(&item, 0, sizeof(ratelimit_item_t));
 
@@ -150,11 +160,30 @@ verbs_charge(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
 }
 
 
+/* a script's look has set all fields */
+
+static void
+verbs_describe(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    const ratelimit_state_t *state, const ratelimit_clock_t *clock,
+    uint64_t cost, ratelimit_verdict_t *verdict)
+{
+    (void) shape;
+    (void) rule;
+    (void) state;
+    (void) clock;
+    (void) cost;
+    (void) verdict;
+}
+
+
 static void
 verbs_punish(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
-    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t cost)
+    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t cost,
+    const ratelimit_verdict_t *verdict)
 {
     ratelimit_item_t  item;
+
+    (void) verdict;
 
     memset(&item, 0, sizeof(ratelimit_item_t));
 

@@ -5,6 +5,7 @@
  */
 
 
+#include "decision.h"
 #include "world.h"
 
 
@@ -147,7 +148,7 @@ decide_step(decide_run_t *run, const ratelimit_clock_t *clock)
     run->allowed += allowed;
     run->refused += !allowed;
 
-    if (ratelimit_decide(run->item, run->n, clock) != allowed) {
+    if (decision_make(run->item, run->n, clock) != allowed) {
         run->failed++;
     }
 
@@ -228,11 +229,11 @@ decide_test_no_pollution(void)
         }
 
         for (i = 0; i < 100; i++) {
-            allowed += ratelimit_decide(run.item, 2, &clock);
+            allowed += decision_make(run.item, 2, &clock);
         }
 
         run.item[1 - order].cost = 0;
-        (void) ratelimit_decide(&run.item[1 - order], 1, &clock);
+        (void) decision_make(&run.item[1 - order], 1, &clock);
 
         tap_ok(allowed == 2 && run.item[1 - order].verdict.remaining == 98,
                "who is refused by limit %d costs the other nothing",

@@ -209,15 +209,16 @@ garbage_round(ratelimit_algorithm_e i)
         cost = random_bits(random_below(2) ? 4 : 53);
 
         algorithm->look(&shape, &rule, state, &clock, cost, &verdict);
+        algorithm->describe(&shape, &rule, state, &clock, cost, &verdict);
         sound &= garbage_sound(&rule, &verdict, cost);
 
         (void) algorithm->expires(&shape, &rule, state);
 
         if (random_below(3) == 0) {
-            algorithm->punish(&shape, &rule, state, &clock, cost);
+            algorithm->punish(&shape, &rule, state, &clock, cost, &verdict);
 
         } else if (random_below(3)) {
-            algorithm->charge(&shape, &rule, state, &clock, cost);
+            algorithm->charge(&shape, &rule, state, &clock, cost, &verdict);
 
         } else {
             algorithm->refund(&shape, &rule, state, &clock,

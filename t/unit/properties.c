@@ -241,6 +241,8 @@ properties_copy(world_t *w)
     cost = random_between(1, other.rule.ceiling);
 
     w->algorithm->look(&w->shape, &other.rule, w->state, &w->clock, cost, &a);
+    w->algorithm->describe(&w->shape, &other.rule, w->state, &w->clock, cost,
+                           &a);
     world_look(&other, other.state, 0, cost, &b);
 
     property_check(&properties[PROPERTIES_COPY], &other,

@@ -323,6 +323,7 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
     }
 
     v->algorithm->look(&v->shape, &v->rule, v->state, clock, cost, verdict);
+    v->algorithm->describe(&v->shape, &v->rule, v->state, clock, cost, verdict);
 
     if (strncmp(action, "force", len) == 0
         || (strncmp(action, "take", len) == 0
@@ -330,7 +331,8 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
     {
         *vectors_stamp(v, label) = verdict->stamp;
         v->algorithm->charge(&v->shape, &v->rule, v->state, clock,
-                             (verdict->allowed || *action == 'f') ? cost : 0);
+                             (verdict->allowed || *action == 'f') ? cost : 0,
+                             verdict);
     }
 }
 

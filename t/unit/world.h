@@ -23,7 +23,6 @@ typedef struct {
     ratelimit_state_t              *state;
     ratelimit_state_t              *scratch;  /* for copies */
     ratelimit_state_t              *never;    /* never seen */
-    ratelimit_state_t              *twin;     /* committed, not charged */
 
     model_t                         model;
 } world_t;
@@ -61,7 +60,6 @@ world_open(world_t *w, ratelimit_algorithm_e algorithm, uint32_t buckets)
     w->state = world_state(w->size);
     w->scratch = world_state(w->size);
     w->never = world_state(w->size);
-    w->twin = world_state(w->size);
 
     model_init(&w->model, algorithm, buckets, &w->rule);
 }
@@ -73,7 +71,6 @@ world_close(world_t *w)
     free(w->state);
     free(w->scratch);
     free(w->never);
-    free(w->twin);
 }
 
 
@@ -85,31 +82,21 @@ world_forward(world_t *w, uint64_t us)
 }
 
 
-/* what a state says so many microseconds later; at a glance, too */
+/* what a state says so many microseconds later */
 
 static void
 world_look(const world_t *w, const ratelimit_state_t *state, uint64_t later,
     uint64_t cost, ratelimit_verdict_t *v)
 {
-    ratelimit_clock_t    clock;
-    ratelimit_verdict_t  brief;
+    ratelimit_clock_t  clock;
 
     clock.now = w->clock.now + later;
     clock.wall = w->clock.wall + later;
 
     memset(v, 0xa5, sizeof(ratelimit_verdict_t));
-    memset(&brief, 0xa5, sizeof(ratelimit_verdict_t));
 
     w->algorithm->look(&w->shape, &w->rule, state, &clock, cost, v);
-    w->algorithm->glance(&w->shape, &w->rule, state, &clock, cost, &brief);
-
-    if (brief.allowed != v->allowed || brief.soft != v->soft
-        || brief.delay != v->delay || brief.stamp != v->stamp
-        || brief.rebase != v->rebase)
-    {
-        printf("Bail out! %s: glance is not look\n", w->algorithm->name);
-        exit(2);
-    }
+    w->algorithm->describe(&w->shape, &w->rule, state, &clock, cost, v);
 }
 
 
@@ -124,21 +111,28 @@ world_admits(const world_t *w, uint64_t later, uint64_t cost)
 }
 
 
-/* whoever has looked before could have committed instead: bit for bit */
+/* an allowed charge is described before it is counted as afterwards */
 
 static void __attribute__((unused))
 world_charge(world_t *w, ratelimit_state_t *state, uint64_t cost)
 {
-    ratelimit_verdict_t  v;
+    ratelimit_verdict_t  v, after;
 
-    memcpy(w->twin, state, w->size);
-    world_look(w, w->twin, 0, cost, &v);
+    world_look(w, state, 0, cost, &v);
 
-    w->algorithm->commit(&w->shape, &w->rule, w->twin, &w->clock, cost, &v);
-    w->algorithm->charge(&w->shape, &w->rule, state, &w->clock, cost);
+    w->algorithm->charge(&w->shape, &w->rule, state, &w->clock, cost, &v);
 
-    if (memcmp(w->twin, state, w->size) != 0) {
-        printf("Bail out! %s: commit is not charge\n", w->algorithm->name);
+    after = v;
+    w->algorithm->describe(&w->shape, &w->rule, state, &w->clock, 0, &after);
+
+    if (v.allowed
+        && (after.limit != v.limit || after.remaining != v.remaining
+            || after.reset_after != v.reset_after
+            || after.retry_after != v.retry_after
+            || after.excess != v.excess))
+    {
+        printf("Bail out! %s: the charge changes the figures\n",
+               w->algorithm->name);
         exit(2);
     }
 }

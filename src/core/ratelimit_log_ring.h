@@ -12,21 +12,24 @@
  */
 
 
-#ifndef _RATELIMIT_TIMES_H_INCLUDED_
-#define _RATELIMIT_TIMES_H_INCLUDED_
+#ifndef _RATELIMIT_LOG_RING_H_INCLUDED_
+#define _RATELIMIT_LOG_RING_H_INCLUDED_
 
 
 #include "core/ratelimit.h"
 #include "core/ratelimit_math.h"
 
 
-#define RATELIMIT_TIMES_BYTES   5
-#define RATELIMIT_TIMES_MASK    (((uint64_t) 1 << 40) - 1)
+/* positions are kept in 31 bits */
+#define RATELIMIT_LOG_RING_MAX     0x7fffffff
+
+#define RATELIMIT_LOG_RING_BYTES   5
+#define RATELIMIT_LOG_RING_MASK    (((uint64_t) 1 << 40) - 1)
 
 /* the oldest age that is kept, in ticks: half of what can be told apart */
-#define RATELIMIT_TIMES_OLDEST  ((uint64_t) 1 << 39)
+#define RATELIMIT_LOG_RING_OLDEST  ((uint64_t) 1 << 39)
 
-#define RATELIMIT_TIMES_COARSE  1000
+#define RATELIMIT_LOG_RING_COARSE  1000
 
 
 typedef struct {
@@ -40,13 +43,13 @@ typedef struct {
     uint32_t                        head;
     uint32_t                        n;
     uint32_t                        rebase;
-} ratelimit_times_t;
+} ratelimit_log_ring_t;
 
 
 /* up to a whole tick */
 
 static inline uint64_t
-ratelimit_times_round(uint64_t time, uint64_t tick)
+ratelimit_log_ring_round(uint64_t time, uint64_t tick)
 {
     if (tick == 1) {
         return time;
@@ -57,8 +60,8 @@ ratelimit_times_round(uint64_t time, uint64_t tick)
 
 
 static inline void
-ratelimit_times_unpack(const ratelimit_shape_t *shape,
-    const ratelimit_state_t *state, ratelimit_times_t *log)
+ratelimit_log_ring_unpack(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state, ratelimit_log_ring_t *log)
 {
     uint64_t  length;
 
@@ -67,7 +70,7 @@ ratelimit_times_unpack(const ratelimit_shape_t *shape,
     length = __atomic_load_n(&state[1], __ATOMIC_RELAXED);
 
     log->times = (uint8_t *) &state[2];
-    log->tick = (length >> 63) ? RATELIMIT_TIMES_COARSE : 1;
+    log->tick = (length >> 63) ? RATELIMIT_LOG_RING_COARSE : 1;
     log->time = __atomic_load_n(&state[0], __ATOMIC_RELAXED);
     log->base = (log->tick == 1) ? log->time : log->time / log->tick;
     log->ring = shape->ring;
@@ -83,7 +86,7 @@ ratelimit_times_unpack(const ratelimit_shape_t *shape,
 
 
 static inline void
-ratelimit_times_pack(const ratelimit_times_t *log,
+ratelimit_log_ring_pack(const ratelimit_log_ring_t *log,
     ratelimit_state_t *state)
 {
     state[1] = (uint64_t) (log->tick != 1) << 63 | (uint64_t) log->head << 32
@@ -94,36 +97,36 @@ ratelimit_times_pack(const ratelimit_times_t *log,
 /* the place of the i'th last time, i is 1 to ring */
 
 static inline uint32_t
-ratelimit_times_last(const ratelimit_times_t *log, uint32_t i)
+ratelimit_log_ring_last(const ratelimit_log_ring_t *log, uint32_t i)
 {
     return (log->head >= i) ? log->head - i : log->head + log->ring - i;
 }
 
 
 static inline uint64_t
-ratelimit_times_age(const ratelimit_times_t *log, uint32_t i)
+ratelimit_log_ring_age(const ratelimit_log_ring_t *log, uint32_t i)
 {
     size_t          place;
     uint64_t        ticks;
     const uint8_t  *p;
 
-    place = ratelimit_times_last(log, i);
-    p = log->times + place * RATELIMIT_TIMES_BYTES;
+    place = ratelimit_log_ring_last(log, i);
+    p = log->times + place * RATELIMIT_LOG_RING_BYTES;
 
     ticks = (uint64_t) p[0] | (uint64_t) p[1] << 8 | (uint64_t) p[2] << 16
             | (uint64_t) p[3] << 24 | (uint64_t) p[4] << 32;
 
-    return (log->base - ticks) & RATELIMIT_TIMES_MASK;
+    return (log->base - ticks) & RATELIMIT_LOG_RING_MASK;
 }
 
 
 static inline void
-ratelimit_times_write(const ratelimit_times_t *log, size_t place,
+ratelimit_log_ring_write(const ratelimit_log_ring_t *log, size_t place,
     uint64_t ticks)
 {
     uint8_t  *p;
 
-    p = log->times + place * RATELIMIT_TIMES_BYTES;
+    p = log->times + place * RATELIMIT_LOG_RING_BYTES;
 
     p[0] = (uint8_t) ticks;
     p[1] = (uint8_t) (ticks >> 8);
@@ -136,7 +139,7 @@ ratelimit_times_write(const ratelimit_times_t *log, size_t place,
 /* how many times are younger than that; ages grow from the last one on */
 
 static inline uint32_t
-ratelimit_times_younger(const ratelimit_times_t *log, uint64_t age)
+ratelimit_log_ring_younger(const ratelimit_log_ring_t *log, uint64_t age)
 {
     uint32_t  low, high, middle;
 
@@ -144,9 +147,9 @@ ratelimit_times_younger(const ratelimit_times_t *log, uint64_t age)
 
     high = (log->n == log->ring) ? log->n - 1 : log->n;
 
-    if (high == 0 || ratelimit_times_age(log, high) < age) {
+    if (high == 0 || ratelimit_log_ring_age(log, high) < age) {
 
-        if (high < log->n && ratelimit_times_age(log, log->n) < age) {
+        if (high < log->n && ratelimit_log_ring_age(log, log->n) < age) {
             return log->n;
         }
 
@@ -158,7 +161,7 @@ ratelimit_times_younger(const ratelimit_times_t *log, uint64_t age)
     while (high - low > 1) {
         middle = low + (high - low) / 2;
 
-        if (ratelimit_times_age(log, middle) < age) {
+        if (ratelimit_log_ring_age(log, middle) < age) {
             low = middle;
 
         } else {
@@ -170,4 +173,4 @@ ratelimit_times_younger(const ratelimit_times_t *log, uint64_t age)
 }
 
 
-#endif /* _RATELIMIT_TIMES_H_INCLUDED_ */
+#endif /* _RATELIMIT_LOG_RING_H_INCLUDED_ */
