@@ -36,6 +36,9 @@ static void verbs_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static size_t verbs_size(const ratelimit_shape_t *shape);
+static void verbs_item(ratelimit_item_t *item, const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    uint64_t cost);
 
 
 /* the verb is an argument instead of being chosen */
@@ -115,6 +118,20 @@ verbs_call(const char *verb, const ratelimit_item_t *item,
 
 
 static void
+verbs_item(ratelimit_item_t *item, const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    uint64_t cost)
+{
+    memset(item, 0, sizeof(ratelimit_item_t));
+
+    item->shape = shape;
+    item->rule = rule;
+    item->state = (ratelimit_state_t *) state;
+    item->cost = cost;
+}
+
+
+static void
 verbs_look(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     const ratelimit_state_t *state, const ratelimit_clock_t *clock,
     uint64_t cost, ratelimit_verdict_t *verdict)
@@ -122,13 +139,7 @@ verbs_look(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     unsigned char     reply[RATELIMIT_SCRIPT_VERDICT];
     ratelimit_item_t  item;
 
-    memset(&item, 0, sizeof(ratelimit_item_t));
-
-    item.shape = shape;
-    item.rule = rule;
-    item.state = (ratelimit_state_t *) state;
-    item.cost = cost;
-
+    verbs_item(&item, shape, rule, state, cost);
     verbs_call("look", &item, clock, reply);
 
     if (!ratelimit_script_verdict(&item, reply)) {
@@ -149,13 +160,7 @@ verbs_charge(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
 
     (void) verdict;
 
-    memset(&item, 0, sizeof(ratelimit_item_t));
-
-    item.shape = shape;
-    item.rule = rule;
-    item.state = state;
-    item.cost = cost;
-
+    verbs_item(&item, shape, rule, state, cost);
     verbs_call("charge", &item, clock, NULL);
 }
 
@@ -185,13 +190,7 @@ verbs_punish(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
 
     (void) verdict;
 
-    memset(&item, 0, sizeof(ratelimit_item_t));
-
-    item.shape = shape;
-    item.rule = rule;
-    item.state = state;
-    item.cost = cost;
-
+    verbs_item(&item, shape, rule, state, cost);
     verbs_call("punish", &item, clock, NULL);
 }
 
@@ -203,12 +202,7 @@ verbs_refund(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
 {
     ratelimit_item_t  item;
 
-    memset(&item, 0, sizeof(ratelimit_item_t));
-
-    item.shape = shape;
-    item.rule = rule;
-    item.state = state;
-    item.cost = cost;
+    verbs_item(&item, shape, rule, state, cost);
     item.verdict.stamp = stamp;
 
     verbs_call("refund", &item, clock, NULL);
