@@ -389,7 +389,7 @@ ngx_http_ratelimit_redis_parse_reply(
         {
             /* without a query, a decision need not be made any more */
 
-            return (command->op == RATELIMIT_SCRIPT_CHECK
+            return (command->op == RATELIMIT_SCRIPT_DECIDE
                     && command->query == NULL) ? NGX_OK : NGX_AGAIN;
         }
 
@@ -398,7 +398,7 @@ ngx_http_ratelimit_redis_parse_reply(
         return NGX_ERROR;
     }
 
-    if (command->op != RATELIMIT_SCRIPT_CHECK || command->query == NULL) {
+    if (command->op != RATELIMIT_SCRIPT_DECIDE || command->query == NULL) {
         return NGX_OK;
     }
 

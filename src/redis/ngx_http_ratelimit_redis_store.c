@@ -50,7 +50,7 @@ ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q)
     /* the timeout is that of the decision: another Redis may have used it up */
 
     if (ngx_current_msec - q->started < redis->timeout
-        && ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_CHECK)
+        && ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DECIDE)
            == NGX_OK)
     {
         return NGX_AGAIN;
@@ -111,14 +111,14 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
 
     command->message.handler = ngx_http_ratelimit_redis_on_message;
     command->deadline = redis->timeout
-                        + ((op == RATELIMIT_SCRIPT_CHECK) ? q->started
-                                                          : ngx_current_msec);
+                        + ((op == RATELIMIT_SCRIPT_DECIDE) ? q->started
+                                                           : ngx_current_msec);
 
     if (ngx_http_ratelimit_redis_send_command(command) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (op == RATELIMIT_SCRIPT_CHECK) {
+    if (op == RATELIMIT_SCRIPT_DECIDE) {
         command->query = q;
         q->pending = command;
     }

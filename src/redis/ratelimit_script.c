@@ -20,17 +20,17 @@
 #include "redis/ratelimit_script.h"
 
 
-#define RATELIMIT_SCRIPT_MAX      (((uint64_t) 1 << 53) - 1)
+#define RATELIMIT_SCRIPT_MAX             (((uint64_t) 1 << 53) - 1)
 
 /* offsets in an argument and in a verdict */
-#define RATELIMIT_SCRIPT_COST     8
-#define RATELIMIT_SCRIPT_STAMP    64
-#define RATELIMIT_SCRIPT_STAMPED  48
+#define RATELIMIT_SCRIPT_ARGUMENT_COST   8
+#define RATELIMIT_SCRIPT_ARGUMENT_STAMP  64
+#define RATELIMIT_SCRIPT_VERDICT_STAMP   48
 
-#define RATELIMIT_SCRIPT_ALLOWED  1
-#define RATELIMIT_SCRIPT_SOFT     2
-#define RATELIMIT_SCRIPT_REBASE   4
-#define RATELIMIT_SCRIPT_FLAGS    7
+#define RATELIMIT_SCRIPT_ALLOWED         1
+#define RATELIMIT_SCRIPT_SOFT            2
+#define RATELIMIT_SCRIPT_REBASE          4
+#define RATELIMIT_SCRIPT_FLAGS           7
 
 
 static unsigned char *ratelimit_script_write(unsigned char *p,
@@ -154,7 +154,8 @@ ratelimit_script_verdict(ratelimit_item_t *item, const unsigned char *reply)
     verdict->retry_after = ratelimit_script_read(reply + 24);
     verdict->delay = ratelimit_script_read(reply + 32);
     verdict->excess = ratelimit_script_read(reply + 40);
-    verdict->stamp = ratelimit_script_read(reply + RATELIMIT_SCRIPT_STAMPED);
+    verdict->stamp = ratelimit_script_read(reply
+                                           + RATELIMIT_SCRIPT_VERDICT_STAMP);
 
     verdict->allowed = ((flags & RATELIMIT_SCRIPT_ALLOWED) != 0);
     verdict->soft = ((flags & RATELIMIT_SCRIPT_SOFT) != 0);
@@ -200,15 +201,19 @@ ratelimit_script_valid(const ratelimit_rule_t *rule,
 void
 ratelimit_script_no_refund(unsigned char *argument)
 {
-    (void) ratelimit_script_write(argument + RATELIMIT_SCRIPT_COST, 0);
+    (void) ratelimit_script_write(argument + RATELIMIT_SCRIPT_ARGUMENT_COST, 0);
 }
 
 
 int
 ratelimit_script_to_refund(unsigned char *argument, const unsigned char *reply)
 {
-    (void) ratelimit_script_write(argument + RATELIMIT_SCRIPT_STAMP,
-                    ratelimit_script_read(reply + RATELIMIT_SCRIPT_STAMPED));
+    uint64_t  stamp;
+
+    stamp = ratelimit_script_read(reply + RATELIMIT_SCRIPT_VERDICT_STAMP);
+
+    (void) ratelimit_script_write(argument + RATELIMIT_SCRIPT_ARGUMENT_STAMP,
+                                  stamp);
 
     return (ratelimit_script_read(reply) & RATELIMIT_SCRIPT_ALLOWED) != 0;
 }

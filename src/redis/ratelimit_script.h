@@ -19,13 +19,13 @@
 /*
  * What a call does with all of its limits, its first argument.
  *
- * check   charges all if all allow, otherwise those that insist
+ * decide  charges all if all allow, otherwise those that insist
  * refund  takes back the charges that have these stamps
  * insist  the request was refused elsewhere: charges those that insist
  */
 
 typedef enum {
-    RATELIMIT_SCRIPT_CHECK = 'c',
+    RATELIMIT_SCRIPT_DECIDE = 'c',
     RATELIMIT_SCRIPT_REFUND = 'r',
     RATELIMIT_SCRIPT_INSIST = 'i'
 } ratelimit_script_e;

@@ -366,7 +366,7 @@ compare_op(compare_world_t *w)
         return RATELIMIT_SCRIPT_REFUND;
     }
 
-    return random_percent(95) ? RATELIMIT_SCRIPT_CHECK
+    return random_percent(95) ? RATELIMIT_SCRIPT_DECIDE
                               : RATELIMIT_SCRIPT_INSIST;
 }
 
@@ -379,7 +379,7 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
     ratelimit_item_t             *item;
     const ratelimit_algorithm_t  *algorithm;
 
-    if (op == RATELIMIT_SCRIPT_CHECK) {
+    if (op == RATELIMIT_SCRIPT_DECIDE) {
 
         if (decision_make(w->items, w->n, &w->clock)) {
             charge = &w->refundable[w->charges++ % COMPARE_CHARGES];
@@ -587,7 +587,7 @@ compare_receive(void)
             tap_note("%s", reply->str);
             compare_report(call, 0, "error", 1, 0);
 
-        } else if (call->op != RATELIMIT_SCRIPT_CHECK) {
+        } else if (call->op != RATELIMIT_SCRIPT_DECIDE) {
             if (reply->type != REDIS_REPLY_STATUS) {
                 compare_report(call, 0, "status", reply->type, 0);
             }
@@ -661,7 +661,7 @@ compare_step(compare_world_t *w)
         call->with_expires &= w->items[i].verdict.allowed;
     }
 
-    call->with_expires &= (op == RATELIMIT_SCRIPT_CHECK
+    call->with_expires &= (op == RATELIMIT_SCRIPT_DECIDE
                            && random_percent(30));
 
     if (call->with_expires) {

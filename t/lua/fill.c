@@ -24,16 +24,14 @@ fill_send(ratelimit_item_t *item, const char *sha, unsigned i)
     const char   *keys[1];
     redis_args_t  args;
 
-    static const char  letters[] = "fwltk";
-
     /* a key of 16 bytes in its full name */
 
     snprintf(key, sizeof(key), "ratelimit:{%016x}:user::60%c10", i,
-             letters[item->shape->algorithm]);
+             ratelimit_algorithms[item->shape->algorithm]->letter);
 
     keys[0] = key;
 
-    redis_evalsha(&args, sha, RATELIMIT_SCRIPT_CHECK, keys, item, 1);
+    redis_evalsha(&args, sha, RATELIMIT_SCRIPT_DECIDE, keys, item, 1);
     redis_send(&args);
 }
 

@@ -87,7 +87,7 @@ real_decide(unsigned mask, ratelimit_item_t *items, const char *const *keys,
     size_t       i;
     redisReply  *reply;
 
-    reply = real_call(mask, RATELIMIT_SCRIPT_CHECK, items, keys, n);
+    reply = real_call(mask, RATELIMIT_SCRIPT_DECIDE, items, keys, n);
 
     valid = (reply->type == REDIS_REPLY_STRING
              && (size_t) reply->len == n * RATELIMIT_SCRIPT_VERDICT);
@@ -341,11 +341,11 @@ real_always_expires(ratelimit_algorithm_e algorithm)
         item.cost = random_below(5);
         item.insist = random_percent(20);
 
-        op = random_percent(60) ? RATELIMIT_SCRIPT_CHECK
+        op = random_percent(60) ? RATELIMIT_SCRIPT_DECIDE
              : random_percent(70) ? RATELIMIT_SCRIPT_REFUND
              : RATELIMIT_SCRIPT_INSIST;
 
-        if (op == RATELIMIT_SCRIPT_CHECK) {
+        if (op == RATELIMIT_SCRIPT_DECIDE) {
             charged += real_one(&item, key);
 
         } else {
@@ -384,7 +384,7 @@ real_wrong_type(void)
         real_rule(&items[0], &shapes[0], &rules[0], i);
         real_rule(&items[1], &shapes[1], &rules[1], i);
 
-        reply = real_call(1 << i, RATELIMIT_SCRIPT_CHECK, items, keys, 2);
+        reply = real_call(1 << i, RATELIMIT_SCRIPT_DECIDE, items, keys, 2);
 
         errors += (reply->type == REDIS_REPLY_ERROR
                    && strstr(reply->str, "WRONGTYPE") != NULL);

@@ -89,7 +89,7 @@ verbs_call(const char *verb, const ratelimit_item_t *item,
 
     redis_evalsha(&args, sha,
                   (strcmp(verb, "refund") == 0) ? RATELIMIT_SCRIPT_REFUND
-                                                : RATELIMIT_SCRIPT_CHECK,
+                                                : RATELIMIT_SCRIPT_DECIDE,
                   keys, item, 1);
     redis_add(&args, verb, strlen(verb));
     redis_add(&args, now, strlen(now));
