@@ -131,7 +131,7 @@ subtest 'URLs' => sub {
     }
 };
 
-# no name has such a part, so nobody need be asked
+# no name has such a part, so no name server is asked
 
 subtest 'hosts' => sub {
     my $name = 'x' x 64;

@@ -35,7 +35,7 @@ subtest 'cost' => \&cost;
 subtest 'count' => \&count;
 subtest 'soft and elastic' => \&soft_and_elastic;
 subtest 'delay' => \&delay;
-subtest 'who leaves gives back' => \&leave;
+subtest 'a client that leaves is refunded' => \&leave;
 subtest 'plans' => \&plans;
 subtest 'dry run' => \&dry_run;
 subtest 'where no limit applies' => \&no_limit;
@@ -284,7 +284,7 @@ sub two_zones {
     is(statuses(('/five?k=c') x 4, ('/both?k=c') x 3),
        '200 200 200 200 200 429 429', 'the other way round');
     is(remaining('/look2?k=c'), 1, 'one is left');
-    is(field('X-Zone', '/both?k=c'), 'five', 'who is violated speaks');
+    is(field('X-Zone', '/both?k=c'), 'five', 'the violated limit speaks');
 }
 
 
@@ -292,7 +292,7 @@ sub mixed {
     is(statuses(('/near+two?k=m') x 6), '200 200 429 429 429 429',
        'Redis refuses');
     is(statuses(('/near5?k=m') x 4), '200 200 200 429',
-       'what shared memory was charged is given back');
+       'the charge in shared memory is refunded');
     is(remaining('/look2?k=m'), 0, 'what was admitted counts in Redis');
 
     $redis->forget_calls;
@@ -304,7 +304,7 @@ sub mixed {
 }
 
 
-# each is asked; who admits first gives back when the other one refuses
+# each is asked; the one that admits first refunds when the other one refuses
 
 sub two_redises {
     is(statuses(('/five+far?k=n') x 4), '200 200 429 429', 'one refuses');
@@ -378,7 +378,7 @@ sub soft_and_elastic {
     is(field('X-Status', ('/budget?k=j') x 7),
        'PASSED PASSED ELASTIC ELASTIC ELASTIC REJECTED REJECTED',
        'as long as half of the budget is left');
-    is(statuses(('/elastic?k=k') x 3), '200 200 429', 'then for nobody');
+    is(statuses(('/elastic?k=k') x 3), '200 200 429', 'then for no client');
 }
 
 
@@ -422,7 +422,7 @@ sub in_time {
 }
 
 
-# the token that somebody waits for goes back when they leave
+# the token that a client waits for is refunded when the client leaves
 
 sub leave {
     is(statuses('/slow?k=l'), 200, 'the only token');
@@ -431,7 +431,7 @@ sub leave {
 
     Gateway::await(sub {
         return field('X-RateLimit-Reset', '/looktoken?k=l') > 3600;
-    }, 'somebody to wait');
+    }, 'a client that waits');
     Clients::leave($client);
     Gateway::await(sub {
         return field('X-RateLimit-Reset', '/looktoken?k=l') <= 3600;
@@ -478,7 +478,7 @@ sub no_limit {
 }
 
 
-# who keeps asking stays out; in a log, two seconds long
+# a client that keeps asking stays refused; in a log, two seconds long
 
 sub rejected {
     is(statuses(('/rejected?k=s') x 2), '200 200', 'two are allowed');
@@ -499,10 +499,10 @@ sub rejected {
 
     is(scalar(grep { $_ == 200 } @all), 0, 'for longer than the period');
 
-    # only who does not ask may come in again
+    # only a client that stops asking is admitted again
     sleep 2.1;
 
-    is(statuses('/rejected?k=s'), 200, 'who waits is admitted');
+    is(statuses('/rejected?k=s'), 200, 'a client that waits is admitted');
 
     # refused by shared memory, and charged to Redis nevertheless
 
@@ -529,7 +529,7 @@ sub after_auth {
        '401 401 401 200 200 429', 'a wrong password costs the user nothing');
 
     Gateway::await(sub { remaining('/look2?k=u6') == 2 },
-                   'what was refused later to be given back');
+                   'a refund of what was refused later');
     is(remaining('/look2?k=u1', '/look2?k=u4', '/look2?k=u6'), '1 1 2',
        'all or nothing');
 }
@@ -652,12 +652,12 @@ sub flushed {
     is(statuses(('/two?k=z') x 2), '200 200', 'used up');
     $redis->call('FLUSHALL');
     is(field('X-Backend', '/look2?k=z'), 'redis', 'Redis is there');
-    is(remaining('/look2?k=z'), 2, 'and starts anew');
-    is(statuses('/two?k=z'), '200', 'nobody minds');
+    is(remaining('/look2?k=z'), 2, 'and starts from zero');
+    is(statuses('/two?k=z'), '200', 'without an error');
 }
 
 
-# where a Redis is, and who is let in
+# where a Redis is, and which user it lets in
 
 sub places {
     my $locked = RedisServer->start(password => 'open sesame');
@@ -743,7 +743,7 @@ sub write_file {
 }
 
 
-# whether somebody could listen there, not whether Redis does
+# whether a server could listen there, not whether Redis does
 
 sub has_ipv6 {
     return IO::Socket::IP->new(LocalHost => '::1', Listen => 1);

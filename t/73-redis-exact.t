@@ -211,7 +211,7 @@ sub one_near {
     is(admitted('/after', 'far', 350), 700, 'some are left in Redis');
     is(admitted('/near', 'far', 300), 100, 'then Redis refuses');
     is(admitted('/only', 'far', 300), 300,
-       'what shared memory was charged is given back');
+       'the charge in shared memory is refunded');
 }
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 
-# Redis away, slow, or out of its mind: requests are answered as fail= says,
+# Redis down, slow, or talking nonsense: requests are answered as fail= says,
 # soon, and exactly as many are admitted as it says; when Redis is well again,
 # so is everything else.  If this fails, a Redis that is in trouble takes the
 # gateway with it.
@@ -162,7 +162,7 @@ subtest 'too many clients' => sub {
                   sub { $redis->call('CONFIG', 'SET', 'maxclients', 100) });
 };
 
-subtest 'nobody there' => sub {
+subtest 'no server' => sub {
     fails('absent', undef,
           sub { $absent = RedisServer->start(port => $absent) });
 };
@@ -195,9 +195,9 @@ subtest 'several at once are lost' => \&many_lost;
 subtest 'in the middle of a load' => \&killed_under_load;
 subtest 'with other limits' => \&others;
 subtest 'several policies' => \&policies;
-subtest 'given back here' => \&given_back;
+subtest 'refunded in shared memory' => \&given_back;
 subtest 'FLUSHALL' => \&flushed;
-subtest 'nobody there when nginx starts' => \&absent_at_start;
+subtest 'no server when nginx starts' => \&absent_at_start;
 
 is($gateway->complaints, '', 'nothing to complain about');
 unlike($gateway->log, qr/exited on signal/, 'no worker has died');
@@ -255,7 +255,7 @@ sub parts {
 }
 
 
-# SYNs that nobody answers
+# SYNs without a reply
 
 sub black_hole {
     my $listen = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1')
@@ -458,7 +458,7 @@ sub told_once {
          'as an error');
     is(scalar @healed, $heals ? 1 : 0, 'one line says that it is well')
         or diag(join "\n", @healed);
-    like($healed[0], qr/\[notice\] .*: redis "$name" is up again$/, 'as a notice')
+    like($healed[0], qr/\[notice\] .*: redis "$name" is up again$/, 'a notice')
         if $heals;
 }
 
@@ -589,8 +589,8 @@ sub look {
 }
 
 
-# A reply that comes too late is nobody's: neither that of the request, which
-# was decided otherwise, nor that of the next one.
+# A reply that comes too late is ignored: it is neither that of the request,
+# which was decided otherwise, nor that of the next one.
 
 sub late_replies {
     $scripted->play('honest');
@@ -728,9 +728,9 @@ sub others {
     is(join(' ', map { $_->{status} } @local), '200 200 200 200 200 429 429',
        'what is counted here, too');
     is(told(answers('/dry?k=d', 2)), '2 x 200 FAILED_OPEN -',
-       'a dry run refuses nobody');
+       'a dry run refuses no request');
 
-    # what should be given back to a Redis that is gone
+    # what should be refunded by a Redis that is down
 
     $redis->restart;
     well('main');
@@ -746,10 +746,10 @@ sub others {
     $redis->restart;
     well('main');
 
-    # one Redis charges, another one is away
+    # one Redis charges, another one is down
 
     is(told(answers('/two/closed?k=f', 2)), '2 x 503 FAILED_CLOSED -',
-       'the other one is away') if !ref $absent;
+       'the other one is down') if !ref $absent;
 }
 
 
@@ -774,7 +774,7 @@ sub policies {
 }
 
 
-# what was reserved here is given back here, and not to Redis
+# what was reserved in shared memory is refunded there, and not in Redis
 
 sub given_back {
     well('main');
@@ -797,7 +797,7 @@ sub given_back {
               { 200 => 3, 429 => 1 }, 'three at a time');
 
     is(told(answers('/login/look?k=g', 3)), '3 x 200 PASSED redis', 'a look');
-    is(look('login', 'g'), 3, 'Redis has nothing to give back');
+    is(look('login', 'g'), 3, 'Redis has nothing to refund');
 
     # and the other way round
 
@@ -831,7 +831,7 @@ sub flushed {
 }
 
 
-# "nginx -t", a start and a reload with nobody there; then it comes
+# "nginx -t", a start and a reload with no server there; then it comes
 
 sub absent_at_start {
     my $port = Gateway::free_port();

@@ -2,7 +2,7 @@
 
 # While a request waits for Redis, its client may leave, its worker may be told
 # to go or be killed, and the name of the Redis may come to mean another
-# address.  If this fails, nginx crashes or leaks when somebody is impatient,
+# address.  If this fails, nginx crashes or leaks when a client is impatient,
 # or does not end.
 
 use strict;
@@ -28,9 +28,9 @@ my $h2 = Gateway::free_port();
 my $gateway = Gateway->start(workers => 2, http => config());
 my $clients = Clients->new($gateway->{port});
 
-subtest 'who leaves while waiting' => \&leave;
-subtest 'who leaves and does not count' => \&leave_uncounted;
-subtest 'what is done when somebody has left' => \&post_action;
+subtest 'a client that leaves while its request waits' => \&leave;
+subtest 'a client that leaves and is not counted' => \&leave_uncounted;
+subtest 'post_action after a client has left' => \&post_action;
 subtest 'a thousand keys' => \&thousand;
 subtest 'many that leave' => \&many_leave;
 subtest 'HTTP/2' => \&http2;
@@ -38,7 +38,7 @@ subtest 'one request, one count' => \&once;
 subtest 'an idle reload' => \&idle_reload;
 subtest 'a reload while waiting' => \&reload_waiting;
 subtest 'a reload while waiting in vain' => \&reload_in_vain;
-subtest 'what is given back by an old worker' => \&old_refund;
+subtest 'a refund by an old worker' => \&old_refund;
 subtest 'quit while waiting' => \&quit_waiting;
 subtest 'a quick end while waiting' => \&term_waiting;
 subtest 'a killed worker' => \&killed;
@@ -153,7 +153,7 @@ sub leave {
     honest();
     Clients::await_answers(1, $all[4]);
 
-    is($all[4]{answers}[0]{status}, 200, 'who stays is answered');
+    is($all[4]{answers}[0]{status}, 200, 'another one gets its response');
     cmp_ok(left('leave'), '>=', 5, 'none counts twice');
     is(statuses('/z?k=after'), 200, 'and all goes on');
 }
@@ -174,7 +174,7 @@ sub leave_uncounted {
     logged('/z?k=uncounted 499', 1);
     honest();
 
-    Gateway::await(sub { left('uncounted') == 9 }, 'what is given back');
+    Gateway::await(sub { left('uncounted') == 9 }, 'a refund');
     pass('all but one');
 }
 
@@ -196,8 +196,8 @@ sub post_action {
     my $log = Gateway::slurp("$gateway->{dir}/logs/access.log");
 
     is(join(' ', $log =~ m{^/late (\d+)}mg), 200, 'once, and to its end');
-    Gateway::await(sub { left('left') == 10 }, 'what is given back');
-    pass('who left is not counted');
+    Gateway::await(sub { left('left') == 10 }, 'a refund');
+    pass('a client that left is not counted');
 }
 
 
@@ -362,7 +362,7 @@ sub reload_in_vain {
 }
 
 
-# A request of an old worker ends after the reload.  What it gives back must
+# A request of an old worker ends after the reload.  What it refunds must
 # reach Redis, and must not keep the worker.
 
 sub old_refund {
@@ -378,7 +378,7 @@ sub old_refund {
 
     my $start = time;
 
-    Gateway::await(sub { left('old') == 10 }, 'what is given back');
+    Gateway::await(sub { left('old') == 10 }, 'a refund');
     Gateway::await(sub { $gateway->settled }, 'old workers');
     cmp_ok(time - $start, '<', PROMPT, 'and the worker is gone');
 }
@@ -426,8 +426,8 @@ sub term_waiting {
 }
 
 
-# in the middle of a load, again and again: who got no answer may have been
-# counted, and nobody else
+# in the middle of a load, again and again: a request without a response may
+# have been counted, and no other one
 
 sub killed {
     my $kills = 0;
@@ -472,7 +472,7 @@ sub dropped {
 
         return 1 == (() = $list =~ /^id=/mg);
     }, 'connections to end');
-    pass('nobody is connected any more');
+    pass('no client is connected any more');
 }
 
 
@@ -567,7 +567,7 @@ END
 
     is($backend->('/named?k=a'), 'local', 'a resolver that says nothing')
         for 1 .. 10;
-    cmp_ok(time - $start, '<', 5, 'makes nobody wait for it');
+    cmp_ok(time - $start, '<', 5, 'makes no request wait for it');
 
     $dns->tell('ratelimit-test', '127.0.0.1');
     Gateway::await(sub { $backend->('/named?k=a') eq 'redis' }, 'a name');
@@ -686,7 +686,7 @@ END
         for 1 .. 10;
 
     $locked->kill;
-    is($clients->ask('GET /a?k=a')->{field}{'x-backend'}, 'local', 'away');
+    is($clients->ask('GET /a?k=a')->{field}{'x-backend'}, 'local', 'down');
     $debug->reload($config);
     Gateway::await(sub { $debug->settled }, 'old workers');
 

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 
-# Who was refused by Redis is refused from shared memory until the time that
-# Redis gave.  If this fails, an attack on one key is one on Redis, or somebody
-# waits for longer than they were told, or for a limit that is not theirs.
+# A key that Redis has refused is refused from shared memory until the time that
+# Redis gave.  If this fails, an attack on one key is one on Redis, or a client
+# waits for longer than it was told, or for a limit of another client.
 
 use strict;
 use warnings;
@@ -57,11 +57,11 @@ subtest 'soft and elastic' => \&soft_and_elastic;
 subtest 'another key' => \&another_key;
 subtest 'other limits of the decision' => \&others;
 subtest 'several rates' => \&several_rates;
-subtest 'what is given back' => \&given_back;
+subtest 'refunds' => \&given_back;
 subtest 'what was refused for a moment' => \&for_a_moment;
 subtest 'rejected=count' => \&rejected;
 subtest 'another gateway' => \&another_gateway;
-subtest 'Redis away' => \&away;
+subtest 'Redis down' => \&away;
 subtest 'another rate after a reload' => \&reloaded;
 subtest 'a counter that an operator removes' => \&removed;
 
@@ -206,7 +206,7 @@ sub in_time {
     }
 
     for my $name (sort keys %fast) {
-        is($wrong{$name} || 0, 0, "$name: none who might is refused");
+        is($wrong{$name} || 0, 0, "$name: none is refused that Redis admits");
         cmp_ok($admitted{$name}, '>=', 6, "$name: some are admitted");
         cmp_ok($admitted{$name}, '<=', 12, "$name: not too many");
         cmp_ok(time - ($last{$name} || 0), '<', 4, "$name: to the end");
@@ -319,7 +319,7 @@ sub another_key {
 }
 
 
-# who is refused from here costs nobody else anything
+# a refusal from the cache charges no other limit
 
 sub others {
     used_up('others');
@@ -347,23 +347,23 @@ sub several_rates {
 }
 
 
-# Who logs in well is not locked out by having done so several times at once,
-# but who tries all passwords does not make Redis work.
+# A client that logs in well is not locked out by doing so several times at
+# once, but one that tries all passwords does not make Redis work.
 
 sub given_back {
     my @other = (Clients->new($other->{port}), $clients);
 
-    for my $who (@other) {
+    for my $via (@other) {
         my @all = map { $clients->send('GET /login?k=back') } 1 .. 3;
         my @errands = map { Clients::errand($backend) } 1 .. 3;
 
-        is($who->ask('GET /login?k=back')->{status}, 429, 'three are under way')
+        is($via->ask('GET /login?k=back')->{status}, 429, 'three are under way')
             for 1 .. 3;
         Clients::reply($_, 200) for @errands;
         Clients::await_answers(3, @all);
 
-        my $client = Gateway::await(sub { admitted($who, '/login?k=back') },
-                                    'what was given back');
+        my $client = Gateway::await(sub { admitted($via, '/login?k=back') },
+                                    'a refund');
 
         Clients::reply(Clients::errand($backend), 200);
         Clients::await_answers(1, $client);
@@ -385,9 +385,9 @@ sub given_back {
 # a client whose request has come to the backend, unless it is refused
 
 sub admitted {
-    my ($who, $uri) = @_;
+    my ($via, $uri) = @_;
 
-    my $client = $who->send("GET $uri");
+    my $client = $via->send("GET $uri");
     my @ready = IO::Select->new($backend, $client->{socket})
                           ->can_read(Gateway::PATIENCE);
 
@@ -396,8 +396,8 @@ sub admitted {
 
 
 # Many at once that are refused late: the limit before is used up until it gets
-# all of it back.  Whom it refuses meanwhile it does not refuse for a day.  In a
-# gateway that has after_auth no refusal lasts, so this is one of its own.
+# all of it back.  A key that it refuses meanwhile is not refused for a day.  In
+# a gateway that has after_auth no refusal lasts, so this is one of its own.
 
 sub for_a_moment {
     my $late = Gateway->start(workers => 2, http => late());

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
 # Time is Redis' time: gateways whose clocks differ have the same limits.  If
-# this fails, a machine whose clock is fast lets in whom others refuse.
+# this fails, a machine whose clock is fast admits requests that others refuse.
 
 use strict;
 use warnings;

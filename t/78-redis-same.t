@@ -157,8 +157,8 @@ sub request {
 }
 
 
-# Who was refused before is told what Redis said then, and not what others
-# have used of the same counter since.
+# A client that was refused before is told what Redis said then, and not what
+# others have used of the same counter since.
 
 sub seen {
     my ($answer) = @_;

@@ -22,7 +22,7 @@ my $redis = RedisServer->start;
 
 subtest 'a worker that is busy' => \&busy;
 subtest 'a refusal costs nothing, however late' => \&late;
-subtest 'a quick end lets nobody pass' => \&quick_end;
+subtest 'a fast shutdown admits no request' => \&quick_end;
 subtest 'nothing is counted before the greeting' => \&not_welcome;
 subtest 'this machine needs no resolver' => \&localhost;
 
@@ -106,8 +106,8 @@ sub ticks {
 }
 
 
-# the answer is on its way when it is given up; what has been charged is given
-# back, unless it is for a request that has passed
+# the reply is on its way when its command expires; what has been charged is
+# refunded, unless it is for a request that has passed
 
 sub late {
     my %known;
@@ -187,7 +187,7 @@ END
     kill 'TERM', $gateway->{pid};
     waitpid delete $gateway->{pid}, 0;
 
-    ok(Clients::quiet($backend), 'nobody is let pass by a worker that ends');
+    ok(Clients::quiet($backend), 'a worker that ends admits no request');
     unlike($gateway->log, qr/is marked down/, 'nor is Redis blamed');
 }
 
@@ -241,5 +241,5 @@ END
 
     Gateway::await(sub { $clients->ask('GET /?k=a')->{field}{'x-backend'}
                          eq 'redis' }, 'Redis');
-    is($dns->asked('localhost'), 0, 'nobody is asked where it is');
+    is($dns->asked('localhost'), 0, 'no name server is asked');
 }

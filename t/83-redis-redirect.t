@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 
 # A redirect leads to the limits of another location, and when these refuse,
-# Redis gets back what the first location has charged.  If this fails, who was
-# refused in between is refused for hours, though Redis would admit.
+# Redis refunds what the first location has charged.  If this fails, a key that
+# was refused in between is refused for hours, though Redis would admit it.
 
 use strict;
 use warnings;
@@ -102,7 +102,7 @@ sub gone {
 }
 
 
-# who has asked for too much meanwhile gets it when there is enough again
+# a cost that was too high meanwhile is admitted when there is enough again
 
 sub four_of_five {
     my ($way, $come_back) = @_;

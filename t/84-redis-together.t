@@ -22,20 +22,21 @@ use constant SLACK => 0.5;      # seconds: this machine has other things to do
 
 my $redis = RedisServer->start;
 
-subtest 'who asks twice delays nobody else' => \&asks_twice;
+subtest 'a second try does not delay other requests' => \&asks_twice;
 subtest 'two servers have one time' => \&two_servers;
 subtest 'in most cases to the moment' => \&punctual;
 subtest 'a slow server is not the fault of the next' => \&slow_first;
-subtest 'whom one refuses the other is not asked about' => \&one_refuses;
+subtest 'one refuses, and the other one is not asked' => \&one_refuses;
 subtest 'what is counted of Redis' => \&counted;
 subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
-subtest 'a refusal ends when others give back' => \&given_back;
+subtest 'a refusal ends when others refund' => \&given_back;
 subtest 'a cost that is never allowed' => \&never_allowed;
-subtest 'nobody waits as long as a reply says' => \&long_delay;
+subtest 'a delay in a reply that is too long' => \&long_delay;
 subtest 'nothing of other requests is sent' => \&nothing_else;
 subtest 'a refusal is that of one Redis' => \&another_redis;
-subtest 'who keeps asking stays out without Redis' => \&keeps_asking;
+subtest 'a client that keeps asking is refused without Redis'
+    => \&keeps_asking;
 subtest 'one of two connections is dead' => \&half_dead;
 subtest 'a greeting is slower than commands' => \&slow_greeting;
 
@@ -95,7 +96,7 @@ END3
 }
 
 
-# whichever of them it is; who insists is told of it
+# whichever of them it is; a limit that counts refusals is told of it
 
 sub one_refuses {
     my @scripted = map { ScriptedRedis->start(upstream => $redis) } 1, 2;
@@ -140,8 +141,8 @@ END
         my $look = $clients->ask('GET /look?k=k');
 
         return $look->{field}{'x-ratelimit-remaining'} == 97;
-    }, 'who is to be told');
-    pass('who insists has counted');
+    }, 'the limit that counts refusals');
+    pass('which has counted');
 }
 
 
@@ -309,7 +310,7 @@ END
     my $clients = Clients->new($gateway->{port});
 
     for my $name (sort keys %redis) {
-        is(backend($clients, "/$name?k=pokus"), 'local', "$name: away")
+        is(backend($clients, "/$name?k=pokus"), 'local', "$name: down")
             for 1 .. 6;
         like($gateway->log, qr/"ERR unknown command '$name'"/,
              "$name: it is told why");
@@ -417,13 +418,13 @@ END
 }
 
 
-# who gives back forgets first whom Redis has refused meanwhile
+# a refund first forgets what Redis has refused meanwhile
 
 sub await_return {
     my ($zone) = @_;
 
     Gateway::await(sub { !grep { /{given}:$zone:/ } $redis->keys },
-                   'a charge that is given back');
+                   'a charge that is refunded');
 }
 
 
@@ -482,7 +483,7 @@ END
 }
 
 
-# the stamp, which ends an argument, is for what is given back
+# the stamp, which ends an argument, is for refunds
 
 sub nothing_else {
     my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
@@ -511,7 +512,7 @@ END
 }
 
 
-# a reload moves the zone to a Redis that has refused nobody
+# a reload moves the zone to a Redis that has refused nothing
 
 sub another_redis {
     my $other = RedisServer->start;
@@ -562,8 +563,8 @@ END
 
     my $answer = $clients->ask('GET /?k=a');
 
-    is($answer->{field}{'x-backend'}, 'local', 'Redis is away');
-    is($answer->{status}, 429, 'who has kept asking is out');
+    is($answer->{field}{'x-backend'}, 'local', 'Redis is down');
+    is($answer->{status}, 429, 'a client that has kept asking is refused');
 }
 
 
@@ -590,7 +591,7 @@ END
     $backend{backend($clients, '/?k=a')}++ for 1 .. 50;
 
     cmp_ok($backend{local}, '>=', 5, 'the dead one is tried');
-    cmp_ok($backend{local}, '<', 15, 'and given up');
+    cmp_ok($backend{local}, '<', 15, 'and is closed');
 }
 
 
@@ -618,7 +619,7 @@ END
 
     $scripted->play('silent');
     $well->() for 1 .. 6;
-    like($gateway->log, qr/is marked down/, 'and is given up');
+    like($gateway->log, qr/is marked down/, 'and is marked down');
 
     $scripted->play('slow');
     ok(Gateway::await($well, 'Redis'), 'and is well again');
