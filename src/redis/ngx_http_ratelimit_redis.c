@@ -65,21 +65,21 @@ ngx_http_ratelimit_redis_declare_zone(ngx_conf_t *cf,
 static ngx_int_t
 ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
 {
-    ngx_slab_pool_t             *shpool;
+    ngx_http_ratelimit_redis_t  *former = data;
+
     ngx_http_ratelimit_redis_t  *redis;
 
     redis = shm_zone->data;
-    shpool = (ngx_slab_pool_t *) shm_zone->shm.addr;
 
-    if (data == NULL && !shm_zone->shm.exists) {
-        shpool->data = ngx_slab_calloc(shpool,
+    redis->shared = former ? former->shared
+                           : ngx_slab_calloc(
+                                    (ngx_slab_pool_t *) shm_zone->shm.addr,
                                     sizeof(ngx_http_ratelimit_redis_shared_t));
-        if (shpool->data == NULL) {
-            return NGX_ERROR;
-        }
+
+    if (redis->shared == NULL) {
+        return NGX_ERROR;
     }
 
-    redis->shared = shpool->data;
     redis->server->breaker = &redis->shared->breaker;
 
     return NGX_OK;
