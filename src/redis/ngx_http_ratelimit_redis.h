@@ -234,7 +234,9 @@ struct ngx_http_ratelimit_redis_command_s {
     ngx_queue_t                     queue;    /* by deadline, unless expired */
     ngx_http_ratelimit_redis_server_t  *server;
     ngx_http_ratelimit_query_t     *query;    /* or NULL */
-    ngx_msec_t                      sent;
+    ngx_msec_t                      sent;     /* Redis can't have decided
+                                                 before */
+    ngx_msec_t                      written;  /* its time begins */
     ngx_msec_t                      deadline;
     ratelimit_script_e              op;
     ratelimit_breaker_e             permit;

@@ -13,6 +13,10 @@
 #include "redis/ngx_http_ratelimit_redis.h"
 
 
+/* milliseconds that nginx's clock, a coarse one, may be behind */
+#define NGX_HTTP_RATELIMIT_REDIS_CLOCK_LAG  10
+
+
 static ngx_int_t ngx_http_ratelimit_redis_deny_cache_init(
     ngx_shm_zone_t *shm_zone, void *data);
 static ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find_item(
@@ -184,10 +188,10 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
 
 
 /*
- * In the last second of a refusal Redis is asked; of a shorter refusal the age
- * of the reply is taken off.  The client is never told a time that is too
- * short: retry is rounded up to the next millisecond, and what lies between it
- * and reset to whole seconds.
+ * In the last second of a refusal Redis is asked; from a shorter refusal the
+ * age of the reply and the lag of the clock are subtracted.  The client is not
+ * told a time that is too short: retry is rounded up to the next millisecond,
+ * and what lies between it and reset to whole seconds.
  */
 
 static void
@@ -202,6 +206,7 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
     retry = verdict->retry_after / 1000;
 
     if (retry < 1000) {
+        age += NGX_HTTP_RATELIMIT_REDIS_CLOCK_LAG;
         retry = (retry > age) ? retry - age : 0;
         valid = retry;
 

@@ -146,6 +146,7 @@ ngx_http_ratelimit_redis_send_command(
 
     command->permit = permit;
     command->sent = ngx_current_msec;
+    command->written = ngx_current_msec;
 
     if (ngx_http_ratelimit_redis_server_send(server, &command->message)
         != NGX_OK)
@@ -291,7 +292,7 @@ ngx_http_ratelimit_redis_on_timeout(
 
     /* another Redis took most of the time: this one is not to be blamed */
 
-    hurried = (command->deadline - command->sent < redis->timeout / 2);
+    hurried = (command->deadline - command->written < redis->timeout / 2);
 
     ngx_atomic_fetch_add(&redis->shared->timeouts, 1);
 

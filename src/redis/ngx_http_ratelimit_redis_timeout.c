@@ -174,11 +174,11 @@ ngx_http_ratelimit_redis_on_write(void *data, ngx_msec_t turn)
     {
         command = ngx_queue_data(q, ngx_http_ratelimit_redis_command_t, queue);
 
-        if (command->sent != turn) {
+        if (command->written != turn) {
             return;
         }
 
-        command->sent += late;
+        command->written += late;
         command->deadline += late;
     }
 }
