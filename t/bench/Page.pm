@@ -92,7 +92,7 @@ END
     [qr/mixed trace/, <<'END'],
 - **The mixed trace**: of the oldest sub-window only the number of requests is
   known, not when they came, and a trace with clients near their limits has many
-  decisions that depend on it. Who needs all of them right has `sliding_log`.
+  decisions that depend on it. Where all must be right, use `sliding_log`.
 END
 );
 
@@ -298,8 +298,8 @@ Wrong is what an exact log, given the same requests, decides otherwise. This
 was settled after a first run, which had compared each decision with a log of
 the algorithm's own admissions (0.364 % wrong on the mixed trace) and missed
 the bound. Only clients near their limits can be decided about wrongly: so the
-figures depend on how many of these there are, more than on anything else. Who
-stays far below is never refused.
+figures depend on how many of these there are, more than on anything else. A
+client that stays far below its limit is never refused.
 
 ![requests in the last minute during an edge attack](edge-attack.svg)
 
