@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
 # The house rules that a machine can see: nginx's C style, the size of
-# functions and files, the prefix of every symbol, and what must not stand in
+# functions and files, the prefix of every symbol, and what must not be in
 # any file.  Each rule is shown a planted error first, so that it can fail.
 
 use strict;
@@ -148,7 +148,7 @@ sub check_code_lines {
 }
 
 
-# the braces of conditions, and what stands in them
+# the braces of conditions, and what is in them
 
 sub check_conditions {
     my ($code) = @_;

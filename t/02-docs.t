@@ -4,8 +4,8 @@
 # directive, parameter, variable and status is documented and every documented
 # one exists, log lines are those of the source, links lead somewhere.
 #
-# An example that is a part of a configuration is completed by what it stands
-# in, and by zones and an upstream that it uses and does not declare.
+# An example that is a part of a configuration is completed by the blocks
+# around it, and by zones and an upstream that it uses and does not declare.
 
 use strict;
 use warnings;
@@ -452,7 +452,7 @@ sub check_conf {
 }
 
 
-# where an example would stand
+# the block that an example belongs to
 
 sub level {
     my ($code) = @_;

@@ -2,7 +2,7 @@
 
 # Every recipe of docs/recipes.md and every docs/examples/*.conf runs in a real
 # nginx, and what a client sees is what the page shows: the commands of its
-# "console" blocks are run as they stand, and their output is compared.
+# "console" blocks are run unchanged, and their output is compared.
 #
 # Left out on the page, and here, are fields of nginx itself, as Server and
 # Date.  Times, in seconds, may differ a little.  The port is a free one.

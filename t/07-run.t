@@ -70,7 +70,7 @@ subtest 'a taken port' => sub {
     like($text, qr/port $port is taken/, 'that names the port');
     like($text, qr/make run PORT=\d+/, 'and says what to do');
 
-    is(get("$url/")->{status}, 404, 'who has it is not disturbed');
+    is(get("$url/")->{status}, 404, 'its owner is not disturbed');
 
     $text = `make run PORT=http 2>&1 < /dev/null`;
 

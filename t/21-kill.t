@@ -1,7 +1,8 @@
 #!/usr/bin/perl
 
-# Workers are killed at any instruction, a hundred of them, under load.  Nobody
-# is admitted beyond the limit, no charge is lost, and nothing stays locked.
+# Workers are killed at any instruction, a hundred of them, under load.  No
+# request is admitted beyond the limit, no charge is lost, and nothing stays
+# locked.
 
 use strict;
 use warnings;
@@ -106,7 +107,7 @@ sub held {
     my $admitted = $count->{200} || 0;
     my $unanswered = $count->{unanswered} || 0;
 
-    cmp_ok($admitted, '<=', LIMIT, "$key: nobody beyond the limit");
+    cmp_ok($admitted, '<=', LIMIT, "$key: none beyond the limit");
     cmp_ok($admitted + $unanswered, '>=', LIMIT,
            "$key: no charge without a request ($unanswered unanswered)");
     cmp_ok($count->{429} || 0, '>', 0, "$key: the limit was reached");

@@ -20,7 +20,7 @@ use constant KEYS => 20;
 # far from the end of a window that the wall clock opens
 my ($minutes) = map { $_ / 60 } grep { $_ - time % $_ > 300 } 3600, 3660, 4020;
 
-# what the zone says beside its size, and the limit, for n requests; of each
+# what the zone says besides its size, and the limit, for n requests; of each
 # kind of state one, and one for each parameter that may change
 my %kind = (
     fixed_window => sub { "algorithm=fixed_window rate=$_[0]r/${minutes}m" },
@@ -194,7 +194,7 @@ sub old_worker {
 
     all_admitted(40, 'not more than 40 by old ones', @tallies);
 
-    # as long as the oldest are there, nobody counts further than they can
+    # while the oldest workers exist, no worker counts further than they can
 
     Gateway::await(sub { gone($gateway, @oldest_workers) }, 'old workers');
     Gateway::await(sub {
@@ -251,7 +251,7 @@ sub finish {
         my ($worker) = $answer =~ /^X-Worker: (\d+)/m;
 
         $keys{$key}{$status // 'unanswered'}++;
-        push @others, $worker // 'nobody' if !$expected{$worker // 0};
+        push @others, $worker // 'none' if !$expected{$worker // 0};
     }
 
     is("@others", '', 'by old workers');
@@ -296,7 +296,7 @@ sub soft {
 
     push @tallies, $gateway->load(requests => [of_each(10)]);
 
-    exactly(150, 'and when it is hard again nobody gets more', @tallies);
+    exactly(150, 'and when it is hard again none is admitted', @tallies);
     quiet($gateway);
 }
 
@@ -345,7 +345,7 @@ sub fewer {
                                  zone($kind, 150, '1m'));
 
         is_deeply([grep { $_->{429} } values %{GatewayClient::add_up(@tallies)}], [],
-                  "$kind: nobody was refused");
+                  "$kind: none was refused");
 
         push @tallies, $gateway->load(requests => [of_each(200)]);
 
@@ -414,7 +414,7 @@ sub new_size {
 }
 
 
-# each key is allowed one request: who is refused is remembered
+# each key is allowed one request: a refusal is remembered
 
 sub remembered {
     my ($gateway, $prefix) = @_;

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 
-# A flood of new keys into a zone that is full: nobody is refused for it, who
-# is being refused stays so, and the log tells, but not more than once a
-# second.
+# A flood of new keys into a zone that is full: no request is refused for it, a
+# key that is being refused stays so, and it is logged, but not more than once
+# a second.
 
 use strict;
 use warnings;
@@ -32,7 +32,7 @@ subtest 'the largest states' => \&largest;
 done_testing();
 
 
-# offenders come again all the time, everybody else once or twice
+# offenders come again all the time, other clients once or twice
 
 sub flood {
     my ($name) = @_;
@@ -64,7 +64,7 @@ sub flood {
     my $new = sum($tally, 'new');
 
     is($bad->{429}, $bad->{sent}, 'are refused through all of the flood');
-    is($new->{200}, $new->{sent}, 'and nobody else is');
+    is($new->{200}, $new->{sent}, 'and no other key is');
 
     told($gateway, $spent);
 

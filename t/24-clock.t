@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 
-# The wall clock is set forward and back while nginx runs: nobody is locked out
-# by it, nobody is let in twice.  Only fixed_window looks at it at all, when a
-# window opens.
+# The wall clock is set forward and back while nginx runs: no client is refused
+# longer, none gets its limit twice.  Only fixed_window looks at it at all, when
+# a window opens.
 
 use strict;
 use warnings;
@@ -49,8 +49,8 @@ my $gateway = Gateway->start(workers => 2, env => fake_clock(),
                              main => keep_env(), http => config());
 
 subtest 'the clock of this test' => \&the_clock;
-subtest "$_: nobody twice" => sub { nobody_twice($_) } for sort keys %hour;
-subtest 'nobody locked out' => \&nobody_locked_out;
+subtest "$_: no limit twice" => sub { no_limit_twice($_) } for sort keys %hour;
+subtest 'no longer refusal' => \&no_longer_refusal;
 subtest 'fixed_window is aligned to it' => \&aligned;
 
 is($gateway->complaints, '', 'nothing to complain about');
@@ -150,7 +150,7 @@ sub the_clock {
 
 # two before, three after the first step, and then no more
 
-sub nobody_twice {
+sub no_limit_twice {
     my ($name) = @_;
 
     my $path = "/hour/$name";
@@ -182,7 +182,7 @@ sub nobody_twice {
         cmp_ok($answer->{'retry-after'}, '>', $shortest, 'long enough');
 
         is(admitted($path, 'other ' . $others++, 6), 5,
-           'somebody else has a limit');
+           'another key has a limit');
     }
 
     set_clock($start + 3 * DAY);
@@ -207,9 +207,9 @@ sub set_before_end {
 }
 
 
-# who is refused when the clock is set is admitted when the time is over
+# a client that is refused when the clock is set is admitted in due time
 
-sub nobody_locked_out {
+sub no_longer_refusal {
     for my $step (-2 * HOUR, 2 * HOUR, -40 * DAY, 40 * DAY) {
         my @keys = map { ["/short/$_", "$step"] } sort keys %short;
         my $start = time;

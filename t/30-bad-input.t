@@ -660,7 +660,7 @@ subtest 'good' => sub {
             '$arg_a zone=x:32K rate=1r/s',
             '$arg_a zone=x:32768 rate=1r/s',
             'rate=1r/s zone=x:1m',
-            'everybody zone=x:1m rate=1r/s',
+            'all zone=x:1m rate=1r/s',
             '"$binary_remote_addr $http_x_y" zone=x:1M rate=1r/s',
             '$ratelimit_client zone=x:1m rate=1r/s',
             '${arg_a}x zone=x:1m rate=1r/s',

@@ -159,7 +159,7 @@ sub budget_of_key {
 
     is(spare($gateway, 't=a'), 'REJECTED', 'the budget of one is spent');
     is(spare($gateway, 't=b'), 'ELASTIC', 'that of another is not');
-    is(spare($gateway, 't=a'), 'REJECTED', 'whoever asks meanwhile');
+    is(spare($gateway, 't=a'), 'REJECTED', 'a request meanwhile');
     is(spare($gateway), 'ELASTIC', 'an empty key has none');
 
     fine($gateway);
@@ -228,7 +228,7 @@ sub cpu {
 }
 
 
-# who has a quota does not care for others
+# processes outside of a cgroup with a quota are not its pressure
 
 sub outside {
     my ($gateway) = @_;

@@ -84,7 +84,7 @@ sub successor {
     Gateway::await(sub { feed(); reader() != $victim }, 'another one');
     cmp_ok(time - $start, '<', 5, 'soon another worker measures');
 
-    becomes($gateway, 'ELASTIC', 'and tells everybody');
+    becomes($gateway, 'ELASTIC', 'and other workers know it');
 
     $share{machine} = 1;
     becomes($gateway, 'REJECTED', 'as often as there is something to tell');

@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 
 # The directive "ratelimit": which requests are counted, under which key, by
-# which rate, together with whom, and at what price.  If this fails, somebody
-# is refused for what others did, or gets more than was agreed.
+# which rate, together with which others, and at what price.  If this fails, a
+# client is refused for what others did, or gets more than was agreed.
 
 use strict;
 use warnings;
@@ -114,7 +114,7 @@ __DATA__
 
 
 
-=== TEST 6: who is refused by one limit is not charged by the others
+=== TEST 6: a request refused by one limit is not charged by the others
 --- http_config
     ratelimit_zone $arg_a zone=wide:1m rate=2r/h;
     ratelimit_zone $arg_b zone=tight:1m rate=1r/h;
@@ -186,7 +186,7 @@ __DATA__
 
 
 
-=== TEST 10: a zone may leave its rate to those who use it
+=== TEST 10: a zone may leave its rate to its limits
 --- http_config
     ratelimit_zone $arg_k zone=rateless:1m;
 --- config
@@ -279,7 +279,7 @@ __DATA__
 
 
 
-=== TEST 15: "if" spares those for whom it is empty or 0
+=== TEST 15: "if" spares requests for which it is empty or 0
 --- http_config
     ratelimit_zone $arg_k zone=if:1m rate=1r/h;
 --- config

@@ -3,7 +3,7 @@
 # A module that is loaded but limits nothing costs no cycle per request: no
 # handler of it is in the phases, and no filter says a word.  nginx's debug log
 # counts the handlers; that the counting works is shown where limits are used.
-# If this fails, everybody pays for a module that somebody else installed.
+# If this fails, all requests pay for a module that limits none of them.
 
 use strict;
 use warnings;
@@ -63,7 +63,7 @@ nothing
 
 
 
-=== TEST 2: a zone that nobody uses
+=== TEST 2: a zone without limits
 --- http_config
     ratelimit_zone $arg_k zone=unused:1m rate=1r/h;
 --- config

@@ -2,8 +2,8 @@
 
 # Plans: a rate that is a variable.  A table of plans for users, endpoints and
 # methods is enforced request by request, with the minutes really passing (for
-# nginx); what is no plan is logged and handled as configured; and whoever
-# chooses the value can neither fill the memory nor the log.
+# nginx); what is no plan is logged and handled as configured; and a client
+# that chooses the value can neither fill the memory nor the log.
 
 use strict;
 use warnings;
@@ -37,8 +37,8 @@ for my $user (qw(4711 4712)) {
     };
 }
 
-subtest 'nobody: GET' => sub { row(50, 250, 'GET /anything') };
-subtest 'whom and what the table has not' => \&not_in_the_table;
+subtest 'no session: GET' => sub { row(50, 250, 'GET /anything') };
+subtest 'users and endpoints that are not in the table' => \&not_in_the_table;
 subtest 'each row is counted by itself' => \&apart;
 subtest 'an empty plan' => \&empty;
 subtest 'values that are plans' => \&good_values;
@@ -223,7 +223,7 @@ sub apart {
     is($table->ask('GET /api1/further', $alice)->{status}, 429,
        'what is below it is the same row');
     is(statuses($table->series((['GET /api1', 'Cookie: session=nobody']) x 51)),
-       '200 x 49, 429 x 2', 'an unknown session is nobody');
+       '200 x 49, 429 x 2', 'an unknown session has no user');
 }
 
 
@@ -365,7 +365,7 @@ sub fail_closed {
 
     $answer = $clients->ask('GET /dry?k=b&r=x');
 
-    is($answer->{status}, 200, 'a dry run refuses nobody');
+    is($answer->{status}, 200, 'a dry run refuses none');
     is($answer->{field}{'x-status'}, 'FAILED_OPEN', 'FAILED_OPEN');
 
     is($clients->ask('GET /closed?r=x')->{status}, 200, 'no key, no failure');

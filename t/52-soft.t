@@ -1,8 +1,8 @@
 #!/usr/bin/perl
 
-# The soft limit: so many more are let pass, and told so, by every algorithm,
-# and not one beyond.  If this fails, an operator who wants to be generous is
-# more or less so than was said, or can't tell who needs a larger plan.
+# The soft limit: so many more are admitted, with a status, by every algorithm,
+# and not one beyond.  If this fails, an operator is more or less generous than
+# was configured, or can't find the clients that need a larger plan.
 
 use strict;
 use warnings;

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
-# "delay=TIME" of a token bucket: who finds no token waits for one, in the
-# order of arrival, at most so long.  If this fails, waiting requests are lost
+# "delay=TIME" of a token bucket: a request without a token waits for one, in
+# the order of arrival, at most so long.  If this fails, waiting requests are lost
 # by a reload, hold up others, or pass earlier than the rate allows.
 
 use strict;
@@ -23,11 +23,11 @@ my $clients = Clients->new($gateway->{port});
 
 subtest 'first come, first served' => \&in_order;
 subtest 'each key has a queue' => \&each_key;
-subtest 'nobody waits longer' => \&no_longer;
-subtest 'who leaves gives the token back' => \&leave;
-subtest 'who waited has used a token' => \&used;
+subtest 'no longer wait' => \&no_longer;
+subtest 'the token of a client that leaves is refunded' => \&leave;
+subtest 'a request that waited has used a token' => \&used;
 subtest 'a refusal takes none' => \&refused;
-subtest 'nobody else waits' => \&others;
+subtest 'other requests do not wait' => \&others;
 subtest 'a cost' => \&cost;
 subtest 'soft' => \&soft;
 subtest 'a dry run' => \&dry_run;
@@ -160,7 +160,7 @@ sub each_key {
 
     my $client = waiting('/hour?k=a&n=1');
 
-    is(ask('/hour?k=c'), '200 PASSED', 'who has a token does not wait');
+    is(ask('/hour?k=c'), '200 PASSED', 'a request with a token does not wait');
 
     Clients::leave($client);
 }
@@ -274,8 +274,8 @@ sub soft {
 
 sub dry_run {
     is(ask('/dry?k=dry'), '200 PASSED', 'a token');
-    is(ask('/dry?k=dry'), '200 DELAYED_DRY_RUN', 'nobody waits');
-    is(ask('/dry?k=dry'), '200 REJECTED_DRY_RUN', 'nobody is refused');
+    is(ask('/dry?k=dry'), '200 DELAYED_DRY_RUN', 'none waits');
+    is(ask('/dry?k=dry'), '200 REJECTED_DRY_RUN', 'none is refused');
 }
 
 
@@ -301,7 +301,7 @@ sub http2 {
     my $log = Gateway::slurp("$gateway->{dir}/logs/access.log");
 
     like($log, qr{^/free\?n=2 200.*^/two\?k=h2&n=1 200}sm,
-         'who waits does not hold up others');
+         'a waiting request does not hold up others');
 
     ask('/one?k=h2');
 
@@ -352,14 +352,14 @@ sub reload {
     is(status($_), '200 DELAYED', 'and are answered') for @queue, $late;
     cmp_ok($late->{answers}[0]{at}, '>=',
            $queue[2]{answers}[0]{at} + 0.5 - TICK,
-           'who comes to the new worker stands behind them');
+           'requests of the new worker queue behind them');
 
     Gateway::await(sub { $gateway->settled }, 'the old worker to go');
     pass('then the old worker goes');
 }
 
 
-# all at once; the rate is never exceeded, and all who can be are served
+# all at once; the rate is never exceeded, and all that can be are served
 
 sub two_workers {
     $gateway->reload(config(), workers => 2);
@@ -394,7 +394,7 @@ sub shutdown {
     kill 'QUIT', $gateway->{pid};
 
     Gateway::await(sub { !$gateway->connect }, 'the end of listening');
-    is(status($_), '200 DELAYED', 'who waits is answered') for @queue;
+    is(status($_), '200 DELAYED', 'a waiting request is answered') for @queue;
 
     my $pid = delete $gateway->{pid};
 

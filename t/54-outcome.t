@@ -2,8 +2,7 @@
 
 # "count=401,403": a request is counted by how it ends.  If this fails, a
 # password is guessed more often than was said, by guessing many times at once
-# or by leaving early, or somebody is locked out of their own account by
-# logging in.
+# or by leaving early, or a user is refused because of good logins.
 
 use strict;
 use warnings;
@@ -22,8 +21,8 @@ subtest 'failed logins' => \&failed_logins;
 subtest 'a hundred at once' => \&brute_force;
 subtest 'a hundred good ones at once' => \&good_ones;
 subtest 'good and bad ones at once' => \&good_and_bad;
-subtest 'who leaves is settled' => \&leave;
-subtest 'who leaves is settled by the backend' => \&leave_ignored;
+subtest 'a client that leaves is settled' => \&leave;
+subtest 'a client that leaves is settled by the backend' => \&leave_ignored;
 subtest 'classes of statuses' => \&classes;
 subtest 'statuses of nginx itself' => \&own_statuses;
 subtest 'error pages and redirects' => \&redirects;
@@ -60,7 +59,7 @@ add_header X-Status $ratelimit_status always;
 server {
     listen 127.0.0.2:PORT;
 
-    # /STATUS is answered with this status, wherever it stands
+    # /STATUS in any place of the path is answered with this status
     location ~ /200$ { return 200; }
     location ~ /204$ { return 204; }
     location ~ /302$ { return 302 /; }
@@ -247,7 +246,7 @@ sub leave {
 }
 
 
-# a guess that was made counts, though nobody waits for the answer
+# a guess that was made counts, though the client has left
 
 sub leave_ignored {
     my @all = map { $clients->send('GET /ignore?k=ignore') } 1 .. 2;
@@ -314,7 +313,7 @@ sub once {
 
     Clients::leave($client);
     settled('/slow?k=once 499', 1);
-    left(1, '/login/401?k=once', 'who left');
+    left(1, '/login/401?k=once', 'a client that left');
 }
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
 # "after_auth": the limit of a user is spent by this user only.  If this fails,
-# anybody locks anybody out with a name and a wrong password, or nobody is
+# a stranger spends it with the name and a wrong password, or no user is
 # limited at all.
 
 use strict;
@@ -291,7 +291,7 @@ __DATA__
 
 
 
-=== TEST 10: a refusal of the first asks nobody else
+=== TEST 10: a refusal of the first asks no other limit
 --- http_config
     ratelimit_zone $arg_k zone=first10:1m rate=1r/d;
     ratelimit_zone $remote_user zone=second10:1m rate=2r/d;
@@ -331,7 +331,7 @@ __DATA__
 
 
 
-=== TEST 12: "satisfy any": who is denied needs a password, and is limited
+=== TEST 12: "satisfy any": a denied address needs a password, and is limited
 --- http_config
     ratelimit_zone $remote_user zone=any:1m rate=2r/d;
     ratelimit_zone $server_name zone=any_before:1m rate=99r/d;
@@ -358,7 +358,7 @@ __DATA__
 
 
 
-=== TEST 13: a dry run refuses nobody, and a wrong password spends nothing
+=== TEST 13: a dry run refuses none, and a wrong password spends nothing
 --- http_config
     ratelimit_zone $server_name zone=dry_before:1m rate=9r/d;
     ratelimit_zone $remote_user zone=dry:1m rate=2r/d;
@@ -428,7 +428,7 @@ __DATA__
 
 
 
-=== TEST 16: who insists on counting refused requests does so
+=== TEST 16: a limit that counts refused requests does so
 --- http_config
     ratelimit_zone $arg_k zone=insists:1m rate=3r/d;
     ratelimit_zone $arg_k zone=forgives:1m rate=3r/d;
@@ -472,7 +472,7 @@ __DATA__
 
 
 
-=== TEST 18: the user's plan comes from who the user is
+=== TEST 18: the user's plan comes from the user
 --- http_config
     map $user $plan { user "1r/d"; other "3r/d"; }
 

@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 
-# "rejected=count": who keeps knocking stays out, by every algorithm; who stops
-# is let in again, as soon as was said.  If this fails, refused requests cost
-# nothing where they should, or lock somebody out for good.
+# "rejected=count": a client that keeps asking stays refused, by every
+# algorithm; one that stops is admitted again, as soon as was said.  If this
+# fails, refused requests cost nothing where they should, or refuse a client
+# for good.
 
 use strict;
 use warnings;
@@ -28,9 +29,9 @@ my $clock = FakeClock->new;
 my $gateway = Gateway->start(workers => 2, $clock->options, http => config());
 my $clients = Clients->new($gateway->{port});
 
-subtest "$_: who keeps knocking" => sub { knocking($_) }
+subtest "$_: a client that keeps asking" => sub { knocking($_) }
     for sort keys %algorithm;
-subtest "$_: who stops" => sub { stops($_) } for sort keys %algorithm;
+subtest "$_: a client that stops" => sub { stops($_) } for sort keys %algorithm;
 subtest "$_: soft" => sub { soft($_) } for sort keys %algorithm;
 subtest 'fixed_window: to the end of the window' => \&fixed_window;
 subtest 'refused by another limit' => \&another;
@@ -119,8 +120,8 @@ sub knocking {
             if statuses("/forgiving/$name?k=forgiving") == 200;
     }
 
-    is($strict, 0, 'who knocks stays out');
-    cmp_ok($forgiving, '>=', 6, 'who is forgiven does not');
+    is($strict, 0, 'a client that keeps asking stays refused');
+    cmp_ok($forgiving, '>=', 6, 'without rejected=count it does not');
     cmp_ok($forgiving, '<=', 15, 'but for the limit');
 }
 
@@ -136,7 +137,7 @@ sub stops {
     my $answer = $clients->ask("GET $uri");
     my $seconds = $answer->{field}{'retry-after'};
 
-    # whoever has used all up now
+    # a client that has used up its limit now
 
     statuses(("/strict/$name?k=now") x 3);
 
@@ -164,7 +165,7 @@ sub soft {
        join(' ', ('PASSED') x 3, ('SOFT') x 3, ('REJECTED') x 3),
        'the ceiling is where it was');
     is(knock("/soft/$name?k=soft", 20, 5), join(' ', (429) x 20),
-       'who knocks stays out');
+       'a client that keeps asking stays refused');
 }
 
 
@@ -208,7 +209,7 @@ sub cost {
 sub plans {
     is(statuses(('/plan?k=a&r=2r/m') x 3), '200 200 429', 'two');
     is(knock('/plan?k=a&r=2r/m', 15, 15), join(' ', (429) x 15),
-       'who knocks stays out');
+       'a client that keeps asking stays refused');
 }
 
 
@@ -232,5 +233,5 @@ sub parallel {
     is_deeply(Clients::tally(map { $_->{answers}[0] } @all),
               { 200 => 3, 429 => 97 }, 'three pass');
     is(knock('/strict/sliding_log?k=all', 15, 15), join(' ', (429) x 15),
-       'who knocks stays out');
+       'a client that keeps asking stays refused');
 }

@@ -95,7 +95,7 @@ __DATA__
 
 
 
-=== TEST 4: one budget for all, whoever asks for whatever
+=== TEST 4: one budget for all clients and endpoints
 --- http_config eval
 "$::realip" . '
  ratelimit_zone all zone=budget:1m rate=4r/d algorithm=token_bucket;
@@ -114,7 +114,7 @@ __DATA__
 
 
 
-=== TEST 5: a budget beside a limit for each: a greedy one costs nobody
+=== TEST 5: a budget and a limit for each: a greedy client costs no other
 --- http_config eval
 "$::realip" . '
  ratelimit_zone $ratelimit_client zone=each:1m rate=2r/d;'
@@ -152,7 +152,7 @@ __DATA__
 
 
 
-=== TEST 7: one location of many has a limit of its own beside the common one
+=== TEST 7: one location of many has a limit of its own besides the common one
 --- http_config
     ratelimit_zone $arg_k zone=common:1m rate=4r/d;
 --- config
@@ -208,7 +208,7 @@ __DATA__
 
 
 
-=== TEST 10: per tenant, with a plan for each, beside a budget for all
+=== TEST 10: per tenant, with a plan for each, and a budget for all
 --- http_config
     map $arg_k $plan { gold 4r/d; silver 2r/d; partner ""; default 1r/d; }
 

@@ -3,8 +3,7 @@
 # What docs/redis.md says is so: its commands are run against a real Redis and
 # a real nginx and print what the page shows; its rule of access control has
 # what is needed and nothing else; its tables of failures and of bytes per key
-# are what is measured.  If this fails, an operator who follows the page is
-# misled.
+# are what is measured.  If this fails, the page misleads operators.
 
 use strict;
 use warnings;
@@ -142,7 +141,7 @@ sub commands {
 }
 
 
-# a log whose newest times stand before older ones, and one that nginx makes
+# a log whose newest times are before older ones, and one that nginx makes
 
 sub ages {
     my $section = $section{'Looking at a counter'};
