@@ -532,12 +532,14 @@ subtest 'ratelimit_headers' => sub {
 
     for my $unknown (qw(foo X on reset reset= reset=foo), '""') {
         $bad->("x $unknown", 'invalid parameter "' . $unknown =~ tr/"//dr
-                             . qq(" in "$d" directive));
+                             . qq(" in "$d" directive: must be "off", "x", )
+                             . '"ietf", "reset=delta" or "reset=epoch"');
     }
 
     for my $twice (qw(x ietf reset=delta reset=epoch off)) {
         $bad->("$twice $twice",
-               qq(duplicate parameter "$twice" in "$d" directive));
+               qq(invalid parameter "$twice" in "$d" directive: )
+               . 'is duplicate');
     }
 
     for my $other (qw(x ietf reset=delta)) {

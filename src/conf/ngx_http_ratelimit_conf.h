@@ -196,6 +196,9 @@ ngx_http_ratelimit_param_parse_t
     ngx_http_ratelimit_param_name,      /* ngx_str_t */
     ngx_http_ratelimit_param_expr;      /* ngx_http_ratelimit_expr_t */
 
+/* returns NULL, or why the text is none of the names */
+const char *ngx_http_ratelimit_parse_enum(ngx_conf_t *cf,
+    ngx_conf_enum_t *known, ngx_str_t *text, ngx_uint_t *value);
 ngx_int_t ngx_http_ratelimit_parse_number(ngx_str_t *text, uint64_t low,
     uint64_t high, uint64_t *number);
 /* NAME:VALUE */

@@ -130,20 +130,26 @@ const char *
 ngx_http_ratelimit_param_enum(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    ngx_uint_t  *number = field;
+    return ngx_http_ratelimit_parse_enum(cf, param->post, value, field);
+}
 
+
+const char *
+ngx_http_ratelimit_parse_enum(ngx_conf_t *cf, ngx_conf_enum_t *known,
+    ngx_str_t *text, ngx_uint_t *value)
+{
     ngx_conf_enum_t  *e;
 
-    for (e = param->post; e->name.len; e++) {
-        if (e->name.len == value->len
-            && ngx_strncmp(e->name.data, value->data, value->len) == 0)
+    for (e = known; e->name.len; e++) {
+        if (e->name.len == text->len
+            && ngx_strncmp(e->name.data, text->data, text->len) == 0)
         {
-            *number = e->value;
+            *value = e->value;
             return NULL;
         }
     }
 
-    return ngx_http_ratelimit_enum_reason(cf, "must be", param->post);
+    return ngx_http_ratelimit_enum_reason(cf, "must be", known);
 }
 
 

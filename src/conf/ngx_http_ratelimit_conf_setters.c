@@ -8,9 +8,6 @@
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
-static ngx_uint_t ngx_http_ratelimit_header_word(ngx_str_t *word);
-
-
 ngx_conf_enum_t  ngx_http_ratelimit_log_levels[] = {
     { ngx_string("info"), NGX_LOG_INFO },
     { ngx_string("notice"), NGX_LOG_NOTICE },
@@ -130,6 +127,7 @@ ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     ngx_str_t   *value;
     ngx_uint_t   i, word, seen, dialects, forms;
+    const char  *reason;
 
     if (rlcf->headers != NGX_CONF_UNSET_UINT) {
         return "is duplicate";
@@ -139,13 +137,18 @@ ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     seen = 0;
 
     for (i = 1; i < cf->args->nelts; i++) {
-        word = ngx_http_ratelimit_header_word(&value[i]);
+        reason = ngx_http_ratelimit_parse_enum(cf,
+                                              ngx_http_ratelimit_header_words,
+                                              &value[i], &word);
 
-        if (word == 0 || (seen & word)) {
+        if (reason == NULL && (seen & word)) {
+            reason = "is duplicate";
+        }
+
+        if (reason != NULL) {
             ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "%s parameter \"%V\" in \"%V\" directive",
-                               word ? "duplicate" : "invalid",
-                               &value[i], &cmd->name);
+                            "invalid parameter \"%V\" in \"%V\" directive: %s",
+                            &value[i], &cmd->name, reason);
             return NGX_CONF_ERROR;
         }
 
@@ -176,23 +179,6 @@ ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     rlcf->headers = seen;
 
     return NGX_CONF_OK;
-}
-
-
-static ngx_uint_t
-ngx_http_ratelimit_header_word(ngx_str_t *word)
-{
-    ngx_conf_enum_t  *e;
-
-    for (e = ngx_http_ratelimit_header_words; e->name.len; e++) {
-        if (e->name.len == word->len
-            && ngx_strcmp(e->name.data, word->data) == 0)
-        {
-            return e->value;
-        }
-    }
-
-    return 0;
 }
 
 

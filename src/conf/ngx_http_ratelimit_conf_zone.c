@@ -170,11 +170,9 @@ static const char *
 ngx_http_ratelimit_zone_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    ngx_str_t  *name = field;
+    *(ngx_str_t *) field = *value;
 
-    *name = *value;
-
-    return ngx_http_ratelimit_redis_name(name);
+    return ngx_http_ratelimit_redis_name(value);
 }
 
 
