@@ -1,7 +1,7 @@
 
 /*
  * When http {} has been read, limits find their zones, rates become rules, and
- * the store is told which limits use its zones.
+ * the store gets to know the limits that use its zones.
  */
 
 
@@ -152,7 +152,7 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
     for (i = 0; i < set->limits.nelts; i++) {
 
         n = limits[i].rules.nrules ? limits[i].rules.nrules
-                                  : NGX_HTTP_RATELIMIT_MAX_RATES;
+                                   : NGX_HTTP_RATELIMIT_MAX_RATES;
 
         if (limits[i].stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) {
             set->nrules_after += n;
