@@ -19,10 +19,10 @@ my %MAY = (
     table => [qw(core table)],
     store => [qw(core table store)],
     redis => [qw(core table store redis)],
-    elastic => [qw(core table store elastic)],
+    elastic => [qw(core store elastic)],
     conf => [qw(core table store redis elastic conf)],
-    http => [qw(core table store elastic conf http)],
-    module => [qw(core table store elastic conf http)],
+    http => [qw(core store elastic conf http)],
+    module => [qw(core store elastic conf http)],
 );
 
 # pure C: no header of nginx, whatever the folder

@@ -97,7 +97,6 @@ struct ngx_http_ratelimit_limit_s {
     uint64_t                        wait;     /* as ratelimit_rule_t's */
     ngx_array_t                    *outcomes; /* ngx_uint_t, statuses that
                                                  count; 4 is 4xx */
-    ngx_uint_t                      insist;   /* rejected=count */
     ngx_uint_t                      stage;
     ngx_conf_file_t                 origin;   /* where errors are reported */
 };
@@ -109,11 +108,10 @@ typedef struct {
     ngx_array_t                     limits;   /* ngx_http_ratelimit_limit_t */
     ngx_uint_t                      nrules_before;  /* at most */
     ngx_uint_t                      nrules_after;
-    ngx_uint_t                      nrules;   /* both */
     ngx_uint_t                      stages;
-    ngx_uint_t                      remote;   /* stages with limits in Redis */
-    ngx_uint_t                      direct;   /* all are simple, see
-                                                 ngx_http_ratelimit_direct.c */
+    ngx_uint_t                      simple;   /* each limit has a variable as
+                                                 its key, rates that are known,
+                                                 cost 1, and nothing else */
     ngx_str_t                       name;     /* of limits that count apart */
     ngx_http_core_srv_conf_t       *server;   /* the name is this server's */
 } ngx_http_ratelimit_set_t;
@@ -323,18 +321,6 @@ size_t ngx_http_ratelimit_printable(u_char *text, size_t size,
     ngx_str_t *value);
 
 
-/* ngx_http_ratelimit_direct.c */
-
-/* whether all limits of a set can be asked so */
-ngx_uint_t ngx_http_ratelimit_direct_set(ngx_http_ratelimit_set_t *set);
-
-
-/* ngx_http_ratelimit_outcome.c */
-
-const char *ngx_http_ratelimit_param_outcomes(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-
-
 extern ngx_module_t  ngx_http_ratelimit_module;
 
 
@@ -364,10 +350,14 @@ static ngx_inline ngx_int_t
 ngx_http_ratelimit_eval(ngx_http_request_t *r, ngx_http_ratelimit_expr_t *expr,
     ngx_str_t *value)
 {
+    ngx_int_t                   rc;
+    ngx_str_t                   text;
     ngx_http_variable_value_t  *vv;
 
     if (expr->index == NGX_ERROR) {
-        return ngx_http_complex_value(r, expr->value, value);
+        rc = ngx_http_complex_value(r, expr->value, &text);
+        *value = text;
+        return rc;
     }
 
     vv = ngx_http_ratelimit_variable(r, expr->index);

@@ -211,7 +211,7 @@ ngx_http_ratelimit_make_budget(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
 
     /* of a zone in Redis, what this machine has admitted */
 
-    zone->mirror = (zone->redis != NULL);
+    zone->mirror = 1;
 
     ngx_memzero(&limit, sizeof(ngx_http_ratelimit_limit_t));
 

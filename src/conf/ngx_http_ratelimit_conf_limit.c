@@ -11,9 +11,14 @@
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
-#define NGX_HTTP_RATELIMIT_MAX_SOFT  1000    /* per cent */
+#define NGX_HTTP_RATELIMIT_MAX_SOFT    1000    /* per cent */
+#define NGX_HTTP_RATELIMIT_MAX_STATUS  599
 
 
+static const char *ngx_http_ratelimit_limit_count(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static const char *ngx_http_ratelimit_parse_status(ngx_str_t *text,
+    ngx_uint_t *status);
 static const char *ngx_http_ratelimit_limit_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
@@ -71,11 +76,11 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
     { ngx_string("if="), ngx_http_ratelimit_param_expr,
       offsetof(ngx_http_ratelimit_limit_t, filter), 0, 0, 0, NULL },
 
-    { ngx_string("count="), ngx_http_ratelimit_param_outcomes,
+    { ngx_string("count="), ngx_http_ratelimit_limit_count,
       offsetof(ngx_http_ratelimit_limit_t, outcomes), 0, 0, 0, NULL },
 
     { ngx_string("rejected="), ngx_http_ratelimit_param_enum,
-      offsetof(ngx_http_ratelimit_limit_t, insist), 0, 0, 0,
+      offsetof(ngx_http_ratelimit_limit_t, use.insist), 0, 0, 0,
       &ngx_http_ratelimit_rejected },
 
     { ngx_string("after_auth"), ngx_http_ratelimit_param_flag,
@@ -135,6 +140,79 @@ ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* count=401,403,5xx */
+
+static const char *
+ngx_http_ratelimit_limit_count(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_array_t  **statuses = field;
+
+    u_char      *p, *last;
+    ngx_str_t    text;
+    ngx_uint_t  *status;
+    const char  *reason;
+
+    *statuses = ngx_array_create(cf->pool, 4, sizeof(ngx_uint_t));
+    if (*statuses == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    p = value->data;
+    last = p + value->len;
+
+    for ( ;; ) {
+        text.data = p;
+
+        while (p < last && *p != ',') {
+            p++;
+        }
+
+        text.len = p - text.data;
+
+        status = ngx_array_push(*statuses);
+        if (status == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        reason = ngx_http_ratelimit_parse_status(&text, status);
+
+        if (reason != NULL || p == last) {
+            return reason;
+        }
+
+        p++;
+    }
+}
+
+
+static const char *
+ngx_http_ratelimit_parse_status(ngx_str_t *text, ngx_uint_t *status)
+{
+    ngx_int_t  n;
+
+    if (text->len == 3 && ngx_strncmp(text->data + 1, "xx", 2) == 0
+        && (text->data[0] == '4' || text->data[0] == '5'))
+    {
+        *status = text->data[0] - '0';
+        return NULL;
+    }
+
+    n = ngx_atoi(text->data, text->len);
+
+    if (text->len != 3 || n < NGX_HTTP_OK
+        || n > NGX_HTTP_RATELIMIT_MAX_STATUS)
+    {
+        return "must be statuses from 200 to 599, 4xx or 5xx, "
+               "separated by commas";
+    }
+
+    *status = n;
+
+    return NULL;
 }
 
 

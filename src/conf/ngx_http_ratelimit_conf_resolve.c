@@ -21,6 +21,8 @@ static ngx_int_t ngx_http_ratelimit_resolve_set(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
 static ngx_int_t ngx_http_ratelimit_count_rules(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
+static ngx_uint_t ngx_http_ratelimit_is_simple(
+    ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_each(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_resolve_pt resolve);
 static ngx_int_t ngx_http_ratelimit_compare_limits(const void *one,
@@ -148,6 +150,7 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
     ngx_http_ratelimit_limit_t  *limits;
 
     limits = set->limits.elts;
+    set->simple = 1;
 
     for (i = 0; i < set->limits.nelts; i++) {
 
@@ -161,19 +164,17 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
             set->nrules_before += n;
         }
 
-        if (limits[i].use.zone->redis != NULL) {
-            set->remote |= limits[i].stage;
-        }
+        set->simple &= ngx_http_ratelimit_is_simple(&limits[i]);
     }
 
     n = set->nrules_before + set->nrules_after;
 
-    if (n > RATELIMIT_MAX_ITEMS) {
+    if (n > NGX_HTTP_RATELIMIT_MAX_ROWS) {
         cf->conf_file = &limits[0].origin;
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "too many rates in \"ratelimit\" directives of one "
                            "block: %ui, at most %d are allowed",
-                           n, RATELIMIT_MAX_ITEMS);
+                           n, NGX_HTTP_RATELIMIT_MAX_ROWS);
         return NGX_ERROR;
     }
 
@@ -181,10 +182,21 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         limits[i].use.together = n;
     }
 
-    set->nrules = n;
-    set->direct = ngx_http_ratelimit_direct_set(set);
-
     return NGX_OK;
+}
+
+
+/* most limits are: the path of a request is compiled once more for them */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_simple(ngx_http_ratelimit_limit_t *limit)
+{
+    return limit->stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH
+           && limit->key.index != NGX_ERROR
+           && limit->filter.value == NULL
+           && limit->cost.value == NULL
+           && limit->rate.value == NULL
+           && limit->rules.elastic == NULL;
 }
 
 
@@ -222,8 +234,8 @@ ngx_http_ratelimit_compare_limits(const void *one, const void *two)
 
     uintptr_t  left, right;
 
-    left = (uintptr_t) a->use.zone->redis;
-    right = (uintptr_t) b->use.zone->redis;
+    left = a->use.zone->rank;
+    right = b->use.zone->rank;
 
     if (left != right) {
         return left > right ? 1 : -1;
@@ -263,6 +275,7 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
     if (limit->outcomes != NULL) {
+        limit->use.reserved = 1;
         rmcf->outcomes = 1;
     }
 
@@ -466,7 +479,7 @@ ngx_http_ratelimit_may_refund(ngx_http_ratelimit_main_conf_t *rmcf,
         }
 
         if (other > limit
-            && other->use.zone->redis != limit->use.zone->redis)
+            && other->use.zone->rank != limit->use.zone->rank)
         {
             return 1;
         }

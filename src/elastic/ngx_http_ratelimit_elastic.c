@@ -18,7 +18,7 @@ static ngx_uint_t ngx_http_ratelimit_elastic_budget_pressed(
     ngx_http_ratelimit_elastic_shared_t *shared,
     ngx_http_ratelimit_elastic_budget_t *budget, ngx_http_request_t *r);
 static uint32_t ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
-    ngx_http_ratelimit_use_t *use, ratelimit_hash_t *hash);
+    ngx_http_ratelimit_use_t *use, ngx_str_t *key);
 
 
 static ngx_str_t  ngx_http_ratelimit_elastic_cpu_name = ngx_string("cpu");
@@ -156,7 +156,7 @@ ngx_http_ratelimit_elastic_budget_pressed(
 
     ratelimit_key_hash(&budget->use.hasher, key.data, key.len, &hash);
 
-    share = ngx_http_ratelimit_elastic_budget_share(r, &budget->use, &hash);
+    share = ngx_http_ratelimit_elastic_budget_share(r, &budget->use, &key);
 
     ngx_log_debug2(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
                    "ratelimit: budget \"%V\" share:%uD",
@@ -174,41 +174,30 @@ ngx_http_ratelimit_elastic_budget_pressed(
 
 static uint32_t
 ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
-    ngx_http_ratelimit_use_t *use, ratelimit_hash_t *hash)
+    ngx_http_ratelimit_use_t *use, ngx_str_t *key)
 {
+    void                        *memory;
     uint32_t                     share, fullest;
     ngx_uint_t                   i;
     ratelimit_verdict_t         *verdict;
     ngx_http_ratelimit_query_t   q;
 
-    ngx_memzero(&q, sizeof(ngx_http_ratelimit_query_t));
-
-    q.items = ngx_pcalloc(r->pool, use->nrules * sizeof(ratelimit_item_t));
-    q.places = ngx_pcalloc(r->pool, use->nrules * sizeof(ratelimit_place_t));
-
-    if (q.items == NULL || q.places == NULL) {
+    memory = ngx_palloc(r->pool, use->nrules * ngx_http_ratelimit_row_size);
+    if (memory == NULL) {
         return RATELIMIT_PRESSURE_UNKNOWN;
     }
 
-    /* the cost is zero: nothing is counted */
-
-    for (i = 0; i < use->nrules; i++) {
-        q.items[i].rule = &use->rules[i];
-        q.items[i].shape = &use->zone->shape;
-        q.places[i].table = use->zone->table;
-        q.places[i].hash = *hash;
-    }
-
-    q.n = use->nrules;
-    q.log = r->connection->log;
+    ngx_http_ratelimit_query_init(&q, memory, use->nrules, r->pool);
+    q.n = ngx_http_ratelimit_query_add(&q, 0, use, use->rules, use->nrules,
+                                       key, 0, NULL);
 
     /* of a zone in Redis the share is what this machine has admitted */
 
-    if (ngx_http_ratelimit_shm_store.check(&q) != NGX_OK) {
+    if (ngx_http_ratelimit_query_look(&q) != NGX_OK) {
         return RATELIMIT_PRESSURE_UNKNOWN;
     }
 
-    ratelimit_table_explain(q.items, q.places, q.n);
+    (void) ngx_http_ratelimit_query_describe(&q);
 
     fullest = 0;
 

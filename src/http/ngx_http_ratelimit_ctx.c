@@ -8,46 +8,6 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
-ngx_http_ratelimit_ctx_t *
-ngx_http_ratelimit_create_ctx(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf)
-{
-    return ngx_http_ratelimit_new_ctx(r, rlcf, rlcf->set->nrules);
-}
-
-
-ngx_int_t
-ngx_http_ratelimit_grow_ctx(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n)
-{
-    u_char                         *rows;
-    ratelimit_item_t               *items;
-    ratelimit_place_t              *places;
-    ngx_http_ratelimit_rules_t    **plans;
-    ngx_http_ratelimit_subject_t   *subjects;
-
-    items = ctx->items;
-    places = ctx->places;
-    subjects = ctx->subjects;
-    plans = ctx->plans;
-
-    rows = ngx_palloc(ctx->request->pool, ngx_http_ratelimit_rows(n));
-    if (rows == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_http_ratelimit_set_rows(ctx, rows, n);
-
-    ngx_memcpy(ctx->items, items, ctx->n * sizeof(ratelimit_item_t));
-    ngx_memcpy(ctx->places, places, ctx->n * sizeof(ratelimit_place_t));
-    ngx_memcpy(ctx->subjects, subjects,
-               ctx->n * sizeof(ngx_http_ratelimit_subject_t));
-    ngx_memcpy(ctx->plans, plans,
-               ctx->n * sizeof(ngx_http_ratelimit_rules_t *));
-
-    return NGX_OK;
-}
-
-
 /* redirects clear contexts, but not cleanups */
 
 ngx_http_ratelimit_ctx_t *
@@ -72,61 +32,110 @@ ngx_http_ratelimit_cleanup(void *data)
     ngx_http_ratelimit_ctx_t  *ctx = data;
 
     if (ctx->waiting) {
-        ngx_http_ratelimit_store_cancel(&ctx->query, 0);
+        ngx_http_ratelimit_query_cancel(&ctx->queries[ctx->nqueries - 1], 0);
     }
 
-    /* who leaves the queue gives the token back */
+    /* the client has left while the request was waiting for a token */
 
     if (ctx->queued) {
-        ngx_http_ratelimit_refund(ctx, ctx->spared,
-                                  ctx->charged - ctx->spared);
+        ngx_http_ratelimit_refund(ctx, 0);
     }
 }
 
 
 void
-ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
-    ngx_uint_t n)
+ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t refused)
 {
-    ngx_uint_t                  i;
-    ngx_http_ratelimit_query_t  q;
+    ngx_uint_t                   i, k;
+    ngx_http_ratelimit_query_t  *q;
 
-    if (n == 0) {
-        return;
-    }
+    for (i = 0; i < ctx->nqueries; i++) {
+        q = &ctx->queries[i];
 
-    q = ctx->query;
-    q.items = &ctx->items[first];
-    q.places = &ctx->places[first];
-    q.subjects = &ctx->subjects[first];
-    q.n = n;
+        if (!q->allowed) {
+            continue;
+        }
 
-    ngx_http_ratelimit_store_refund(&q);
+        for (k = 0; k < q->n; k++) {
+            if (refused && q->items[k].insist) {
+                q->items[k].cost = 0;
+            }
+        }
 
-    /* nothing is given back twice */
-
-    for (i = 0; i < n; i++) {
-        q.items[i].cost = 0;
+        ngx_http_ratelimit_query_refund(q, 0, q->n);
     }
 }
 
 
-/*
- * Most requests are let pass without a word: what their verdicts say beyond
- * that is worked out only if somebody wants to know it.
- */
-
 void
-ngx_http_ratelimit_explain(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx)
 {
-    if (ctx->explained) {
+    ngx_uint_t                   i, k;
+    ratelimit_item_t             items[2], *tightest;
+    ngx_http_ratelimit_query_t  *q;
+
+    if (ctx->described) {
         return;
     }
 
-    ctx->explained = 1;
+    ctx->described = 1;
+    tightest = NULL;
 
-    ratelimit_table_explain(ctx->items, ctx->places, ctx->last);
+    for (i = ctx->first; i < ctx->nqueries; i++) {
+        q = &ctx->queries[i];
 
-    ctx->tightest = ctx->first + ratelimit_tightest(&ctx->items[ctx->first],
-                                                    ctx->last - ctx->first);
+        if (q->rc != NGX_OK) {
+            continue;
+        }
+
+        k = ngx_http_ratelimit_query_describe(q);
+
+        if (tightest != NULL) {
+            items[0] = *tightest;
+            items[1] = q->items[k];
+
+            if (ratelimit_tightest(items, 2) == 0) {
+                continue;
+            }
+        }
+
+        tightest = &q->items[k];
+
+        ctx->verdict = &tightest->verdict;
+        ctx->tightest = &q->subjects[k];
+    }
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_has_figures(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_query_t  *q;
+
+    if (ctx->status != NGX_HTTP_RATELIMIT_FAILED_OPEN) {
+        return ctx->status >= NGX_HTTP_RATELIMIT_PASSED
+               && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED;
+    }
+
+    for (i = 0; i < ctx->nqueries; i++) {
+        q = &ctx->queries[i];
+
+        if (q->allowed && q->failed < q->n) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+uint64_t
+ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx)
+{
+    uint64_t  seconds;
+
+    seconds = ngx_http_ratelimit_seconds(ctx->verdict->retry_after);
+
+    return ngx_max(seconds, 1);
 }

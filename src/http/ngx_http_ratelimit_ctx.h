@@ -10,9 +10,14 @@
 
 
 #include "conf/ngx_http_ratelimit_conf.h"
+#include "core/ratelimit_math.h"
 
 
-/* of two decisions about one request the later one here is told */
+/* limits before and after authentication are decided once each */
+#define NGX_HTTP_RATELIMIT_STAGES  2
+
+
+/* where two decisions about a request differ, the larger one is its status */
 
 typedef enum {
     NGX_HTTP_RATELIMIT_UNDECIDED = 0,
@@ -29,78 +34,79 @@ typedef enum {
 } ngx_http_ratelimit_status_e;
 
 
-typedef struct ngx_http_ratelimit_ctx_s  ngx_http_ratelimit_ctx_t;
+/* found again after internal redirects */
 
-
-/*
- * Found again after internal redirects.  Items of all stages stand in one row;
- * the query has those of the stage at hand.
- */
-
-struct ngx_http_ratelimit_ctx_s {
+typedef struct {
     ngx_http_request_t             *request;
-    ngx_http_ratelimit_loc_conf_t  *conf;     /* where it was decided */
-    ngx_http_ratelimit_loc_conf_t  *access;   /* where it was last seen before
-                                                 authentication */
-    ngx_uint_t                      n;        /* items */
-    ngx_uint_t                      charged;  /* those before it, but for those
-                                                 that were spared */
-    ngx_uint_t                      first;    /* these have a say */
-    ngx_uint_t                      last;
-    ngx_uint_t                      tightest; /* the one that speaks for them,
-                                                 see ..._explain() */
     ngx_pool_cleanup_t              cleanup;
+    ngx_http_ratelimit_loc_conf_t  *access;   /* of the location whose
+                                                 authentication may follow */
+    ngx_http_ratelimit_loc_conf_t  *conf;     /* of the latest decision */
+    ngx_uint_t                      stages;   /* decided so far */
+    ngx_uint_t                      nqueries; /* of these stages */
+    ngx_uint_t                      first;    /* query that figures are of: all
+                                                 that follow, too */
     ngx_http_ratelimit_status_e     status;
-    unsigned                        spared:16;  /* items in front */
-    unsigned                        stages:2;   /* asked so far */
-    unsigned                        waiting:1;  /* for the store */
-    unsigned                        answered:1; /* by the store, just now */
+    unsigned                        waiting:1;  /* for a store */
+    unsigned                        resumed:1;  /* the store has decided */
     unsigned                        queued:1;   /* for a token */
     unsigned                        dry:1;      /* charged by a dry run */
-    unsigned                        failed:1;   /* a limit can't be asked */
+    unsigned                        failed:1;   /* a limit was not asked */
     unsigned                        measured:1; /* whether there is */
     unsigned                        spare:1;    /* capacity to spare */
-    unsigned                        explained:1;
+    unsigned                        described:1;
 
     /* all above are zeros at first */
 
-    ngx_http_ratelimit_query_t      query;
-    ngx_int_t                       rc;       /* of the store */
-    ratelimit_item_t               *items;
-    ratelimit_place_t              *places;
-    ngx_http_ratelimit_subject_t   *subjects;
-    ngx_http_ratelimit_rules_t     **plans;    /* in the order of items */
-    ngx_uint_t                      room;     /* for so many */
-};
+    ratelimit_verdict_t            *verdict;  /* of the tightest limit, see */
+    ngx_http_ratelimit_subject_t   *tightest; /* ..._describe() */
+
+    ngx_http_ratelimit_query_t      queries[NGX_HTTP_RATELIMIT_STAGES];
+} ngx_http_ratelimit_ctx_t;
 
 
 /* ngx_http_ratelimit_ctx.c */
 
-ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_create_ctx(
-    ngx_http_request_t *r, ngx_http_ratelimit_loc_conf_t *rlcf);
 ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_find_ctx(ngx_http_request_t *r);
 void ngx_http_ratelimit_cleanup(void *data);
 
-/* makes room for so many items */
-ngx_int_t ngx_http_ratelimit_grow_ctx(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_uint_t n);
-
-/* gives back what some of the items were charged */
-void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t first,
-    ngx_uint_t n);
-
-/* makes verdicts complete, and finds the tightest; to be done when asked */
-void ngx_http_ratelimit_explain(ngx_http_ratelimit_ctx_t *ctx);
-
-
-/* ngx_http_ratelimit_query.c */
+/*
+ * Refunds all that the request was charged; if it is refused, but for limits
+ * that count refused requests.
+ */
+void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t refused);
 
 /*
- * The query has no items if no limit of the stage applies.  NGX_BUSY if one
- * can't be asked and fails closed.
+ * Works out the figures of the decisions, and which limit is the tightest.  To
+ * be called before these are used.
  */
-ngx_int_t ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_uint_t stage);
+void ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx);
+
+/* whether there are figures: at least one limit was asked */
+ngx_uint_t ngx_http_ratelimit_has_figures(ngx_http_ratelimit_ctx_t *ctx);
+
+/* whole seconds, at least one */
+uint64_t ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx);
+
+
+/* ngx_http_ratelimit_limit.c: the first two return NGX_DECLINED if the limit
+   does not apply */
+
+/* if= */
+ngx_int_t ngx_http_ratelimit_test_filter(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit);
+
+/* rate=; NGX_BUSY if it is malformed and the zone fails closed */
+ngx_int_t ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **plan);
+
+/* cost= */
+ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
+
+/* whether there is capacity to spare, for elastic= */
+ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 
 
 /* ngx_http_ratelimit_handler.c */
@@ -108,37 +114,21 @@ ngx_int_t ngx_http_ratelimit_make_query(ngx_http_ratelimit_ctx_t *ctx,
 ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
 
-/* does what the store has answered */
-ngx_int_t ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx);
 
+/* ngx_http_ratelimit_delay.c: both return what the phase handler returns */
 
-/* ngx_http_ratelimit_direct.c */
-
-ngx_int_t ngx_http_ratelimit_direct(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf);
-
-
-/* ngx_http_ratelimit_wait.c */
-
-/* both return what nginx is to be told */
 ngx_int_t ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_uint_t item);
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 ngx_int_t ngx_http_ratelimit_suspend(ngx_http_request_t *r,
     ngx_http_event_handler_pt handler);
 
 void ngx_http_ratelimit_resume(ngx_http_request_t *r);
 
 
-/* ngx_http_ratelimit_outcome.c */
+/* ngx_http_ratelimit_reject.c */
 
-ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
-
-
-/* ngx_http_ratelimit_answer.c */
-
-ngx_int_t ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx);
-void ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_uint_t item);
+ngx_int_t ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
 
 
 /* ngx_http_ratelimit_headers.c */
@@ -146,115 +136,22 @@ void ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx,
 void ngx_http_ratelimit_header_filter_init(void);
 
 
+/* ngx_http_ratelimit_settle.c */
+
+ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
+
+
 /* ngx_http_ratelimit_variables.c */
 
 ngx_int_t ngx_http_ratelimit_add_variables(ngx_conf_t *cf);
 
 
-/* bytes for n items, their places, subjects and plans */
+/* the rates that item i of a query is one of */
 
-static ngx_inline size_t
-ngx_http_ratelimit_rows(ngx_uint_t n)
+static ngx_inline ngx_http_ratelimit_rules_t *
+ngx_http_ratelimit_item_rules(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
-    return n * (sizeof(ratelimit_item_t) + sizeof(ratelimit_place_t)
-                + sizeof(ngx_http_ratelimit_subject_t)
-                + sizeof(ngx_http_ratelimit_rules_t *));
-}
-
-
-static ngx_inline void
-ngx_http_ratelimit_set_rows(ngx_http_ratelimit_ctx_t *ctx, u_char *rows,
-    ngx_uint_t n)
-{
-    ctx->room = n;
-    ctx->items = (ratelimit_item_t *) rows;
-
-    rows += n * sizeof(ratelimit_item_t);
-    ctx->places = (ratelimit_place_t *) rows;
-
-    rows += n * sizeof(ratelimit_place_t);
-    ctx->subjects = (ngx_http_ratelimit_subject_t *) rows;
-
-    rows += n * sizeof(ngx_http_ratelimit_subject_t);
-    ctx->plans = (ngx_http_ratelimit_rules_t **) rows;
-}
-
-
-/* with room for n items */
-
-static ngx_inline ngx_http_ratelimit_ctx_t *
-ngx_http_ratelimit_new_ctx(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t n)
-{
-    ngx_http_ratelimit_ctx_t  *ctx;
-
-    ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
-                              + ngx_http_ratelimit_rows(n));
-    if (ctx == NULL) {
-        return NULL;
-    }
-
-    ngx_memzero(ctx, offsetof(ngx_http_ratelimit_ctx_t, query));
-
-    ctx->request = r;
-    ctx->conf = rlcf;
-
-    ngx_http_ratelimit_set_rows(ctx,
-                                (u_char *) ctx
-                                + sizeof(ngx_http_ratelimit_ctx_t), n);
-
-    return ctx;
-}
-
-
-/* a row for each rule of a plan */
-
-static ngx_inline void
-ngx_http_ratelimit_add_rows(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_rules_t *plan, ratelimit_rule_t *rule, ngx_str_t *key,
-    uint64_t cost)
-{
-    ngx_uint_t                     i;
-    ratelimit_hash_t              *hash;
-    ratelimit_item_t              *item;
-    ratelimit_place_t             *place;
-    ngx_http_ratelimit_zone_t     *zone;
-    ngx_http_ratelimit_limit_t    *limit;
-    ngx_http_ratelimit_subject_t  *subject;
-
-    limit = plan->limit;
-    zone = limit->use.zone;
-
-    item = &ctx->items[ctx->n];
-    place = &ctx->places[ctx->n];
-    subject = &ctx->subjects[ctx->n];
-
-    hash = &place->hash;
-    ratelimit_key_hash(&limit->use.hasher, key->data, key->len, hash);
-
-    for (i = plan->nrules; i; i--) {
-        item->rule = rule++;
-        item->shape = &zone->shape;
-        item->cost = cost;
-        item->insist = limit->insist;
-        item->verdict.brief = 0;
-        item->verdict.stamp = 0;
-        item++;
-
-        place->table = zone->table;
-        place->hash = *hash;
-        place++;
-
-        subject->use = &limit->use;
-        subject->key = *key;
-        subject->backend = zone->redis ? NGX_HTTP_RATELIMIT_REDIS
-                                       : NGX_HTTP_RATELIMIT_SHM;
-        subject->reserved = (limit->outcomes != NULL);
-        subject->stamp = 0;
-        subject++;
-
-        ctx->plans[ctx->n++] = plan;
-    }
+    return q->subjects[i].data;
 }
 
 
@@ -275,36 +172,6 @@ ngx_http_ratelimit_get_ctx(ngx_http_request_t *r)
 }
 
 
-/*
- * From now on the request is known to be, or to have been, decided.  As
- * ngx_pool_cleanup_add() would do it, but with no memory of its own.
- */
-
-static ngx_inline void
-ngx_http_ratelimit_keep_new_ctx(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_request_t *r)
-{
-    ctx->cleanup.handler = ngx_http_ratelimit_cleanup;
-    ctx->cleanup.data = ctx;
-    ctx->cleanup.next = r->pool->cleanup;
-
-    r->pool->cleanup = &ctx->cleanup;
-
-    ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
-}
-
-
-static ngx_inline void
-ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
-{
-    if (ctx->cleanup.handler == NULL) {
-        ngx_http_ratelimit_keep_new_ctx(ctx, ctx->request);
-    }
-}
-
-
-/* the later one is told, see the order of statuses */
-
 static ngx_inline void
 ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_status_e status)
@@ -312,43 +179,6 @@ ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
     if (status > ctx->status) {
         ctx->status = status;
     }
-}
-
-
-/* all items of the query, by a dry run or in earnest */
-
-static ngx_inline void
-ngx_http_ratelimit_set_charged(ngx_http_ratelimit_ctx_t *ctx)
-{
-    if (ctx->charged == 0) {
-        ctx->spared = ctx->n - ctx->query.n;
-    }
-
-    ctx->charged = ctx->n;
-    ctx->dry = ctx->conf->dry_run;
-}
-
-
-/* whether limits were asked, and at least one of them has answered */
-
-static ngx_inline ngx_uint_t
-ngx_http_ratelimit_decided(ngx_http_ratelimit_ctx_t *ctx)
-{
-    return (ctx->status >= NGX_HTTP_RATELIMIT_PASSED
-            && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED)
-           || (ctx->status == NGX_HTTP_RATELIMIT_FAILED_OPEN && ctx->charged);
-}
-
-
-static ngx_inline uint64_t
-ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx)
-{
-    uint64_t  seconds;
-
-    seconds = ngx_http_ratelimit_seconds(
-                          ctx->items[ctx->tightest].verdict.retry_after);
-
-    return ngx_max(seconds, 1);
 }
 
 

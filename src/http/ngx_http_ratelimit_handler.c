@@ -1,99 +1,117 @@
 
 /*
- * Before and after authentication: ask, then let pass, slow down or refuse.
+ * A request's way, before and after authentication: the limits that apply
+ * become a query, the store decides, and the decision is applied.
  */
 
 
 #include "http/ngx_http_ratelimit_ctx.h"
-#include "core/ratelimit_math.h"
 
 
-static ngx_int_t ngx_http_ratelimit_before_auth(ngx_http_request_t *r,
+/*
+ * The way of a request is compiled for each of these.  Limits that need nothing
+ * but the value of a variable are the usual case, one limit of one rate most of
+ * all; then the checks and loops that are not needed are not there.
+ */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_ANY_LIMITS = 0,
+    NGX_HTTP_RATELIMIT_SIMPLE_LIMITS,
+    NGX_HTTP_RATELIMIT_SIMPLE_RULE
+} ngx_http_ratelimit_kind_e;
+
+
+static ngx_int_t ngx_http_ratelimit_run_rule(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf);
-static ngx_int_t ngx_http_ratelimit_note_access(ngx_http_request_t *r,
+static ngx_int_t ngx_http_ratelimit_run_simple(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf);
+static ngx_int_t ngx_http_ratelimit_set_access(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_int_t ngx_http_ratelimit_run(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage);
-static ngx_int_t ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_uint_t stage);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_start(
+    ngx_http_request_t *r, ngx_http_ratelimit_loc_conf_t *rlcf,
+    ngx_uint_t stage, ngx_http_ratelimit_kind_e kind);
+static ratelimit_inline ngx_http_ratelimit_ctx_t *
+    ngx_http_ratelimit_create_ctx(ngx_http_request_t *r, ngx_uint_t room);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_decide(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_uint_t stage, ngx_http_ratelimit_kind_e kind);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_add_limits(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_uint_t stage, ngx_http_ratelimit_kind_e kind);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_add_limit(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_uint_t *n, ngx_http_ratelimit_limit_t *limit,
+    ngx_http_ratelimit_kind_e kind);
 static ngx_int_t ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx);
+static ratelimit_inline void ngx_http_ratelimit_keep_ctx(
+    ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_wait_handler(ngx_http_request_t *r);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
-static void ngx_http_ratelimit_unuse(ngx_http_ratelimit_ctx_t *ctx);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_apply(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_int_t rc, ngx_uint_t n);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_pass(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_uint_t n);
+static ngx_int_t ngx_http_ratelimit_pass_above(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
+static ngx_int_t ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_fail_e fail);
-static ngx_int_t ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx);
-static ngx_uint_t ngx_http_ratelimit_unasked(ngx_http_ratelimit_ctx_t *ctx);
+    ngx_int_t rc);
 static ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
-    ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item);
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i);
 
-
-/* limits by what a client claims to be */
 
 ngx_int_t
 ngx_http_ratelimit_handler(ngx_http_request_t *r)
 {
+    ngx_http_ratelimit_set_t       *set;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+    set = rlcf->set;
 
-    if (rlcf->set == NULL || r != r->main) {
+    if (set == NULL || r != r->main) {
         return NGX_DECLINED;
     }
 
-    if (rlcf->set->direct && rlcf->bypass == NULL
-        && ngx_http_ratelimit_get_ctx(r) == NULL)
+    if (!set->simple || rlcf->bypass != NULL || r->internal
+        || ngx_http_get_module_ctx(r, ngx_http_ratelimit_module) != NULL)
     {
-        return ngx_http_ratelimit_direct(r, rlcf);
+        return ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH);
     }
 
-    return ngx_http_ratelimit_before_auth(r, rlcf);
+    return (set->nrules_before == 1) ? ngx_http_ratelimit_run_rule(r, rlcf)
+                                     : ngx_http_ratelimit_run_simple(r, rlcf);
 }
 
 
 static ratelimit_noinline ngx_int_t
-ngx_http_ratelimit_before_auth(ngx_http_request_t *r,
+ngx_http_ratelimit_run_rule(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    if ((rlcf->set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
-        && ngx_http_ratelimit_note_access(r, rlcf) != NGX_OK)
-    {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
-
-    return ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH);
+    return ngx_http_ratelimit_start(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH,
+                                    NGX_HTTP_RATELIMIT_SIMPLE_RULE);
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_note_access(ngx_http_request_t *r,
+static ratelimit_noinline ngx_int_t
+ngx_http_ratelimit_run_simple(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    ngx_http_ratelimit_ctx_t  *ctx;
-
-    ctx = ngx_http_ratelimit_get_ctx(r);
-
-    if (ctx == NULL) {
-        ctx = ngx_http_ratelimit_create_ctx(r, rlcf);
-        if (ctx == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_http_ratelimit_keep_ctx(ctx);
-    }
-
-    if (ctx->access == NULL) {
-        ctx->access = rlcf;
-    }
-
-    return NGX_OK;
+    return ngx_http_ratelimit_start(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH,
+                                    NGX_HTTP_RATELIMIT_SIMPLE_LIMITS);
 }
 
 
 /*
- * Limits by what it was found to be.  Between both there is only a refusal,
- * and its page proves nothing.
+ * The location that the request was authenticated for must be the one whose
+ * limits run after authentication: the page of a refusal is not.
  */
 
 ngx_int_t
@@ -112,7 +130,7 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
 
     rc = ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
 
-    /* whom nobody has refused may be led to another limit, which applies */
+    /* not refused: limits of a location that a redirect leads to apply */
 
     if (rc == NGX_DECLINED) {
         ctx->access = NULL;
@@ -122,104 +140,299 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
 }
 
 
-static ngx_int_t
+static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_run(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage)
 {
-    ngx_int_t                  rc;
-    ngx_http_ratelimit_ctx_t  *ctx;
+    void                        *memory;
+    ngx_uint_t                   n;
+    ngx_http_ratelimit_ctx_t    *ctx;
+    ngx_http_ratelimit_set_t    *set;
+    ngx_http_ratelimit_query_t  *q;
 
-    if (rlcf->set == NULL || !(rlcf->set->stages & stage)) {
+    set = rlcf->set;
+
+    if (stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH
+        && (set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
+        && ngx_http_ratelimit_set_access(r, rlcf) != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    if (!(set->stages & stage)) {
         return NGX_DECLINED;
     }
 
     ctx = ngx_http_ratelimit_get_ctx(r);
 
     if (ctx == NULL) {
-        ctx = ngx_http_ratelimit_create_ctx(r, rlcf);
-        if (ctx == NULL) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
+        return ngx_http_ratelimit_start(r, rlcf, stage,
+                                        NGX_HTTP_RATELIMIT_ANY_LIMITS);
     }
 
-    if (ctx->answered) {
-        ctx->answered = 0;
+    if (ctx->resumed) {
+        ctx->resumed = 0;
+        ctx->described = 0;
 
-    } else {
-        if (ctx->stages & stage) {
-            return NGX_DECLINED;
-        }
+        q = &ctx->queries[ctx->nqueries - 1];
 
-        ctx->conf = rlcf;
-
-        rc = ngx_http_ratelimit_ask(ctx, stage);
-        if (rc != NGX_OK) {
-            return rc;
-        }
+        return ngx_http_ratelimit_apply(ctx, q, q->rc, q->n);
     }
 
-    return ngx_http_ratelimit_act(ctx);
+    if (ctx->stages & stage) {
+        return NGX_DECLINED;
+    }
+
+    n = (stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) ? set->nrules_after
+                                                 : set->nrules_before;
+
+    memory = ngx_palloc(r->pool, n * ngx_http_ratelimit_row_size);
+    if (memory == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ctx->conf = rlcf;
+
+    q = &ctx->queries[ctx->nqueries];
+    ngx_http_ratelimit_query_init(q, memory, n, r->pool);
+
+    return ngx_http_ratelimit_decide(ctx, q, stage,
+                                     NGX_HTTP_RATELIMIT_ANY_LIMITS);
 }
 
 
-/* NGX_OK if there is an answer, otherwise what is to be returned to nginx */
-
 static ngx_int_t
-ngx_http_ratelimit_ask(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t stage)
+ngx_http_ratelimit_set_access(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_get_ctx(r);
+
+    if (ctx == NULL) {
+        ctx = ngx_http_ratelimit_create_ctx(r, 0);
+        if (ctx == NULL) {
+            return NGX_ERROR;
+        }
+
+        ngx_http_ratelimit_keep_ctx(ctx);
+    }
+
+    if (ctx->access == NULL) {
+        ctx->access = rlcf;
+    }
+
+    return NGX_OK;
+}
+
+
+/* the first query of a request stands behind the context */
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_start(ngx_http_request_t *r,
+    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage,
+    ngx_http_ratelimit_kind_e kind)
+{
+    ngx_uint_t                   n;
+    ngx_http_ratelimit_ctx_t    *ctx;
+    ngx_http_ratelimit_query_t  *q;
+
+    n = (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE) ? 1
+                                                 : rlcf->set->nrules_before;
+
+    ctx = ngx_http_ratelimit_create_ctx(r, n);
+    if (ctx == NULL) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    ctx->conf = rlcf;
+
+    q = &ctx->queries[0];
+    ngx_http_ratelimit_query_init(q, ctx + 1, n, r->pool);
+
+    return ngx_http_ratelimit_decide(ctx, q, stage, kind);
+}
+
+
+static ratelimit_inline ngx_http_ratelimit_ctx_t *
+ngx_http_ratelimit_create_ctx(ngx_http_request_t *r, ngx_uint_t room)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
+                              + room * ngx_http_ratelimit_row_size);
+    if (ctx == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(ctx, offsetof(ngx_http_ratelimit_ctx_t, verdict));
+
+    ctx->request = r;
+
+    return ctx;
+}
+
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_decide(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t stage,
+    ngx_http_ratelimit_kind_e kind)
 {
     ngx_int_t  rc;
 
-    if (ctx->conf->bypass != NULL) {
+    if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && ctx->conf->bypass != NULL) {
         rc = ngx_http_ratelimit_test_bypass(ctx);
         if (rc != NGX_OK) {
             return rc;
         }
     }
 
-    rc = ngx_http_ratelimit_make_query(ctx, stage);
+    rc = ngx_http_ratelimit_add_limits(ctx, q, stage, kind);
 
     if (rc == NGX_ERROR) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    if (rc == NGX_OK && ctx->query.n == 0 && !ctx->failed) {
+    if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS) {
+        ctx->described = 0;
+    }
+
+    if (q->n) {
+        rc = ngx_http_ratelimit_query_decide(q);
+
+    } else if (rc == NGX_OK && !ctx->failed) {
 
         /* no limit applies here; one may where the request goes from here */
 
         return NGX_DECLINED;
+
+    } else {
+        rc = (rc == NGX_OK) ? NGX_DECLINED : rc;
+        q->rc = rc;
+        q->allowed = 0;
     }
 
+    ctx->nqueries = q - ctx->queries + 1;
     ctx->stages |= stage;
 
     ngx_http_ratelimit_keep_ctx(ctx);
 
-    if (rc == NGX_BUSY) {
-        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_CLOSED);
+    if (rc == NGX_AGAIN) {
+        q->done = ngx_http_ratelimit_done;
+        q->data = ctx;
+
+        ctx->waiting = 1;
+
+        return ngx_http_ratelimit_suspend(ctx->request,
+                                          ngx_http_ratelimit_wait_handler);
     }
 
-    if (ctx->query.n == 0) {
-        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_OPEN);
-    }
-
-    ctx->query.done = ngx_http_ratelimit_done;
-    ctx->rc = ngx_http_ratelimit_store_check(&ctx->query);
-
-    ngx_log_debug3(NGX_LOG_DEBUG_HTTP, ctx->query.log, 0,
-                   "ratelimit: %ui rules, rc:%i allowed:%ui",
-                   ctx->query.n, ctx->rc, ctx->query.allowed);
-
-    if (ctx->rc != NGX_AGAIN) {
-        return NGX_OK;
-    }
-
-    ctx->waiting = 1;
-
-    return ngx_http_ratelimit_suspend(ctx->request,
-                                      ngx_http_ratelimit_wait_handler);
+    return ngx_http_ratelimit_apply(ctx, q, rc,
+                                    (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE)
+                                    ? 1 : q->n);
 }
 
 
-static ngx_int_t
+/* NGX_BUSY if a rate is malformed and its zone fails closed */
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_add_limits(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t stage,
+    ngx_http_ratelimit_kind_e kind)
+{
+    ngx_int_t                    rc;
+    ngx_uint_t                   n;
+    ngx_http_ratelimit_set_t    *set;
+    ngx_http_ratelimit_limit_t  *limit, *last;
+
+    set = ctx->conf->set;
+    limit = set->limits.elts;
+    last = limit + set->limits.nelts;
+    n = 0;
+
+    do {
+        if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && limit->stage != stage) {
+            continue;
+        }
+
+        rc = ngx_http_ratelimit_add_limit(ctx, q, &n, limit, kind);
+
+        if (rc != NGX_OK) {
+            q->n = 0;
+            return rc;
+        }
+
+    } while (kind != NGX_HTTP_RATELIMIT_SIMPLE_RULE && ++limit < last);
+
+    q->n = n;
+
+    return NGX_OK;
+}
+
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t *n,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_kind_e kind)
+{
+    uint64_t                    cost;
+    ngx_int_t                   rc;
+    ngx_str_t                   key;
+    ngx_uint_t                  any;
+    ratelimit_rule_t           *rules;
+    ngx_http_ratelimit_rules_t  *plan;
+
+    any = (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS);
+
+    if (any && limit->filter.value != NULL) {
+        rc = ngx_http_ratelimit_test_filter(ctx->request, limit);
+
+        if (rc != NGX_OK) {
+            return rc == NGX_DECLINED ? NGX_OK : rc;
+        }
+    }
+
+    if (ngx_http_ratelimit_eval(ctx->request, &limit->key, &key) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (key.len == 0) {
+        return NGX_OK;
+    }
+
+    plan = &limit->rules;
+
+    if (any && limit->rate.value != NULL) {
+        rc = ngx_http_ratelimit_find_rules(ctx, limit, &plan);
+
+        if (rc != NGX_OK) {
+            return rc == NGX_DECLINED ? NGX_OK : rc;
+        }
+    }
+
+    cost = 1;
+
+    if (any && limit->cost.value != NULL
+        && ngx_http_ratelimit_cost(ctx->request, limit, &cost) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    rules = plan->rules;
+
+    if (any && plan->elastic != NULL && ngx_http_ratelimit_spare(ctx)) {
+        rules = plan->elastic;
+    }
+
+    *n = ngx_http_ratelimit_query_add(q, *n, &limit->use, rules,
+                                      (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE)
+                                      ? 1 : plan->nrules,
+                                      &key, cost, plan);
+    return NGX_OK;
+}
+
+
+static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_int_t  rc;
@@ -242,7 +455,30 @@ ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
-/* a request that has it waits for the store, and for nothing else */
+/* as ngx_pool_cleanup_add() would do it, but with no memory of its own */
+
+static ratelimit_inline void
+ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_http_request_t  *r;
+
+    if (ctx->cleanup.handler != NULL) {
+        return;
+    }
+
+    r = ctx->request;
+
+    ctx->cleanup.handler = ngx_http_ratelimit_cleanup;
+    ctx->cleanup.data = ctx;
+    ctx->cleanup.next = r->pool->cleanup;
+
+    r->pool->cleanup = &ctx->cleanup;
+
+    ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
+}
+
+
+/* a request whose write handler this is waits for a store */
 
 static void
 ngx_http_ratelimit_wait_handler(ngx_http_request_t *r)
@@ -252,8 +488,8 @@ ngx_http_ratelimit_wait_handler(ngx_http_request_t *r)
 
 
 /*
- * Who leaves takes the request along, but for a "post_action": nginx goes
- * on with it, and nobody needs the answer but those who count by outcome.
+ * A client abort frees the request, except for a "post_action": nginx goes on
+ * with the request, and the decision matters only to count=.
  */
 
 static void
@@ -272,122 +508,80 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
     ctx->waiting = 0;
 
     if (r->write_event_handler != ngx_http_ratelimit_wait_handler) {
-
-        if (rc == NGX_OK && q->allowed) {
-            ngx_http_ratelimit_set_charged(ctx);
-        }
-
         return;
     }
 
-    ctx->answered = 1;
-    ctx->rc = rc;
+    ctx->resumed = 1;
 
     ngx_http_ratelimit_resume(r);
     ngx_http_run_posted_requests(c);
 }
 
 
-ngx_int_t
-ngx_http_ratelimit_act(ngx_http_ratelimit_ctx_t *ctx)
+/* every decision comes here, once; rc and n are those of the query */
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_apply(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_uint_t n)
 {
-    ngx_uint_t                  first;
-    ngx_http_ratelimit_zone_t  *zone;
-
-    first = ctx->n - ctx->query.n;
-
-    if (ctx->rc == NGX_BUSY) {
-        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_CLOSED);
+    if (rc != NGX_OK) {
+        return ngx_http_ratelimit_fail(ctx, rc);
     }
 
-    if (ctx->rc != NGX_OK) {
-        zone = ctx->plans[first]->limit->use.zone;
-
-        return ngx_http_ratelimit_fail(ctx, zone->fail);
-    }
-
-    ctx->last = ctx->n;
-    ctx->explained = 0;
-
-    if (ctx->query.allowed) {
-        return ngx_http_ratelimit_allow(ctx);
-    }
-
-    ctx->first = first;
-
-    /* a dry run lets pass, so what was charged in earnest is used */
-
-    if (!ctx->conf->dry_run || ctx->dry) {
-        ngx_http_ratelimit_unuse(ctx);
-    }
-
-    return ngx_http_ratelimit_refuse(ctx);
+    return q->allowed ? ngx_http_ratelimit_pass(ctx, q, n)
+                      : ngx_http_ratelimit_refuse(ctx, q);
 }
 
 
-/* what was allowed before is not used, unless refused requests count, too */
-
-static void
-ngx_http_ratelimit_unuse(ngx_http_ratelimit_ctx_t *ctx)
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_pass(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t n)
 {
-    ngx_uint_t  i;
+    ngx_uint_t         i;
+    ratelimit_item_t  *item;
 
-    if (ctx->charged == 0) {
-        return;
+    if (ctx->conf->dry_run) {
+        ctx->dry = 1;
     }
 
-    for (i = ctx->spared; i < ctx->charged; i++) {
-        if (ctx->items[i].insist) {
-            ctx->items[i].cost = 0;
+    ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_PASSED);
+
+    if (q->failed || ctx->failed) {
+        ctx->failed = 1;
+        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
+    }
+
+    item = q->items;
+
+    for (i = 0; i < n; i++) {
+        if (item[i].verdict.soft || item[i].verdict.delay) {
+            return ngx_http_ratelimit_pass_above(ctx, q);
         }
     }
 
-    ngx_http_ratelimit_refund(ctx, ctx->spared, ctx->charged - ctx->spared);
-    ctx->charged = 0;
+    return NGX_DECLINED;
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_fail_e fail)
-{
-    if (fail != NGX_HTTP_RATELIMIT_FAIL_CLOSED || ctx->conf->dry_run) {
-        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
-        return NGX_DECLINED;
-    }
+/* above a limit, be it softly or with a delay */
 
-    ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_CLOSED);
-    ngx_http_ratelimit_unuse(ctx);
-
-    return NGX_HTTP_SERVICE_UNAVAILABLE;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx)
+static ratelimit_noinline ngx_int_t
+ngx_http_ratelimit_pass_above(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
 {
     uint64_t              delay;
     ngx_uint_t            i, slowest;
     ratelimit_verdict_t  *verdict;
 
-    if (ctx->query.remote && ngx_http_ratelimit_unasked(ctx)) {
-        return ngx_http_ratelimit_fail(ctx, NGX_HTTP_RATELIMIT_FAIL_OPEN);
-    }
-
-    ngx_http_ratelimit_set_charged(ctx);
-    ngx_http_ratelimit_set_status(ctx,
-                                  ctx->failed ? NGX_HTTP_RATELIMIT_FAILED_OPEN
-                                              : NGX_HTTP_RATELIMIT_PASSED);
-
     delay = 0;
     slowest = 0;
 
-    for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
-        verdict = &ctx->items[i].verdict;
+    for (i = 0; i < q->n; i++) {
+        verdict = &q->items[i].verdict;
 
         if (verdict->soft) {
             ngx_http_ratelimit_set_status(ctx,
-                                       ngx_http_ratelimit_overshoot(ctx, i));
+                                    ngx_http_ratelimit_overshoot(ctx, q, i));
         }
 
         if (verdict->delay > delay) {
@@ -396,49 +590,71 @@ ngx_http_ratelimit_allow(ngx_http_ratelimit_ctx_t *ctx)
         }
     }
 
-    return delay ? ngx_http_ratelimit_delay(ctx, slowest) : NGX_DECLINED;
+    return delay ? ngx_http_ratelimit_delay(ctx, q, slowest) : NGX_DECLINED;
 }
 
 
-/* whether no limit could be asked; some may have been */
-
-static ngx_uint_t
-ngx_http_ratelimit_unasked(ngx_http_ratelimit_ctx_t *ctx)
+static ratelimit_noinline ngx_int_t
+ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
 {
-    ctx->failed |= ctx->query.failed;
+    ctx->first = q - ctx->queries;
 
-    ngx_http_ratelimit_explain(ctx);
+    /* a dry run passes: what was charged in earnest before it stays so */
 
-    return ctx->items[ctx->tightest].verdict.remaining
-           == NGX_HTTP_RATELIMIT_UNASKED;
+    if (ctx->first && (!ctx->conf->dry_run || ctx->dry)) {
+        ngx_http_ratelimit_refund(ctx, 1);
+    }
+
+    return ngx_http_ratelimit_reject(ctx, q);
+}
+
+
+/* NGX_BUSY: by a limit that fails closed */
+
+static ratelimit_noinline ngx_int_t
+ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx, ngx_int_t rc)
+{
+    if (rc != NGX_BUSY || ctx->conf->dry_run) {
+        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
+        return NGX_DECLINED;
+    }
+
+    ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_CLOSED);
+    ngx_http_ratelimit_refund(ctx, 1);
+
+    return NGX_HTTP_SERVICE_UNAVAILABLE;
 }
 
 
 /* above the limit: by the soft allowance, or only by the elastic one */
 
 static ngx_http_ratelimit_status_e
-ngx_http_ratelimit_overshoot(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
+ngx_http_ratelimit_overshoot(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
-    uint64_t                     above;
-    ratelimit_item_t            *it;
-    ngx_http_ratelimit_limit_t  *limit;
+    uint64_t                      above;
+    ratelimit_item_t             *item;
+    ngx_http_ratelimit_limit_t   *limit;
+    const ratelimit_algorithm_t  *algorithm;
 
-    ngx_http_ratelimit_explain(ctx);
+    ngx_http_ratelimit_describe(ctx);
 
-    it = &ctx->items[item];
-    limit = ctx->plans[item]->limit;
+    item = &q->items[i];
+    limit = ngx_http_ratelimit_item_rules(q, i)->limit;
+    algorithm = ratelimit_algorithms[item->shape->algorithm];
 
-    above = it->rule->capacity * (100 + limit->soft) / 100;
+    above = item->rule->capacity * (100 + limit->soft) / 100;
 
-    if (it->rule->ceiling <= above) {
+    if (item->rule->ceiling <= above) {
         return NGX_HTTP_RATELIMIT_SOFT;
     }
 
-    /* a leaky bucket's excess begins at its second request */
+    /* the excess of an algorithm with a burst begins at the second request */
 
-    above -= (it->shape->algorithm == RATELIMIT_LEAKY_BUCKET)
-             ? 1 : it->rule->capacity;
+    above -= (algorithm->takes & RATELIMIT_TAKES_BURST) ? 1
+                                                        : item->rule->capacity;
 
-    return it->verdict.excess > above * 1000 ? NGX_HTTP_RATELIMIT_ELASTIC
-                                             : NGX_HTTP_RATELIMIT_SOFT;
+    return item->verdict.excess > above * 1000 ? NGX_HTTP_RATELIMIT_ELASTIC
+                                               : NGX_HTTP_RATELIMIT_SOFT;
 }

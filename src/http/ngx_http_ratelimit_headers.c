@@ -1,7 +1,7 @@
 
 /*
- * The fields that tell a client where it stands.  They are made when they are
- * sent, all in one piece of memory.
+ * The fields of the response.  They are made when they are sent, all in one
+ * piece of memory.
  */
 
 
@@ -31,6 +31,9 @@ static ngx_int_t ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_fields_t *fs);
 static void ngx_http_ratelimit_x_fields(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_fields_t *fs);
+static size_t ngx_http_ratelimit_policies_len(ngx_http_ratelimit_ctx_t *ctx);
+static u_char *ngx_http_ratelimit_write_policies(
+    ngx_http_ratelimit_ctx_t *ctx, u_char *p);
 static void ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_fields_t *fs);
 static void ngx_http_ratelimit_retry_fields(ngx_http_ratelimit_ctx_t *ctx,
@@ -90,13 +93,13 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
                    "ratelimit: header filter, ctx:%p", ctx);
 
     if (ctx == NULL
-        || !ngx_http_ratelimit_decided(ctx)
+        || !ngx_http_ratelimit_has_figures(ctx)
         || ctx->conf->headers == NGX_HTTP_RATELIMIT_HEADERS_OFF)
     {
         return ngx_http_ratelimit_next_header_filter(r);
     }
 
-    ngx_http_ratelimit_explain(ctx);
+    ngx_http_ratelimit_describe(ctx);
 
     if (ngx_http_ratelimit_make_fields(r, ctx, &fs) != NGX_OK) {
         return NGX_ERROR;
@@ -116,19 +119,18 @@ static ngx_int_t
 ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_fields_t *fs)
 {
-    size_t      len;
-    ngx_uint_t  i, ietf;
+    size_t                      len;
+    ngx_uint_t                  ietf;
+    ngx_http_ratelimit_rules_t  *plan;
 
     ietf = ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_IETF;
     len = 5 * NGX_INT64_LEN;
 
     if (ietf) {
-        len += ctx->plans[ctx->tightest]->limit->sf_name.len
-               + sizeof(";r=;t=") - 1 + 2 * NGX_INT64_LEN;
+        plan = ctx->tightest->data;
 
-        for (i = 0; i < ctx->n; i += ctx->plans[i]->nrules) {
-            len += ctx->plans[i]->policy.len + sizeof(", ") - 1;
-        }
+        len += plan->limit->sf_name.len + sizeof(";r=;t=") - 1
+               + 2 * NGX_INT64_LEN + ngx_http_ratelimit_policies_len(ctx);
     }
 
     fs->n = 0;
@@ -161,7 +163,7 @@ ngx_http_ratelimit_x_fields(ngx_http_ratelimit_ctx_t *ctx,
     ngx_time_t           *tp;
     ratelimit_verdict_t  *verdict;
 
-    verdict = &ctx->items[ctx->tightest].verdict;
+    verdict = ctx->verdict;
     reset = verdict->reset_after;
 
     if (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_EPOCH) {
@@ -179,41 +181,82 @@ ngx_http_ratelimit_x_fields(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
+static size_t
+ngx_http_ratelimit_policies_len(ngx_http_ratelimit_ctx_t *ctx)
+{
+    size_t                       len;
+    ngx_uint_t                   i, k;
+    ngx_http_ratelimit_rules_t   *plan;
+    ngx_http_ratelimit_query_t  *q;
+
+    len = 0;
+
+    for (i = 0; i < ctx->nqueries; i++) {
+        q = &ctx->queries[i];
+
+        for (k = 0; k < q->n; k += plan->nrules) {
+            plan = ngx_http_ratelimit_item_rules(q, k);
+            len += plan->policy.len + sizeof(", ") - 1;
+        }
+    }
+
+    return len;
+}
+
+
+static u_char *
+ngx_http_ratelimit_write_policies(ngx_http_ratelimit_ctx_t *ctx, u_char *p)
+{
+    u_char                      *start;
+    ngx_uint_t                   i, k;
+    ngx_http_ratelimit_rules_t   *plan;
+    ngx_http_ratelimit_query_t  *q;
+
+    start = p;
+
+    for (i = 0; i < ctx->nqueries; i++) {
+        q = &ctx->queries[i];
+
+        for (k = 0; k < q->n; k += plan->nrules) {
+            plan = ngx_http_ratelimit_item_rules(q, k);
+
+            if (p != start) {
+                *p++ = ',';
+                *p++ = ' ';
+            }
+
+            p = ngx_cpymem(p, plan->policy.data, plan->policy.len);
+        }
+    }
+
+    return p;
+}
+
+
 static void
 ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_fields_t *fs)
 {
-    ngx_str_t            *value, *policy;
-    ngx_uint_t            i;
-    ratelimit_verdict_t  *verdict;
-
-    verdict = &ctx->items[ctx->tightest].verdict;
+    ngx_str_t                  *value;
+    ngx_http_ratelimit_rules_t  *plan;
 
     value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_policy);
 
-    for (i = 0; i < ctx->n; i += ctx->plans[i]->nrules) {
-        policy = &ctx->plans[i]->policy;
-
-        if (i) {
-            *fs->p++ = ',';
-            *fs->p++ = ' ';
-        }
-
-        fs->p = ngx_cpymem(fs->p, policy->data, policy->len);
-    }
-
+    fs->p = ngx_http_ratelimit_write_policies(ctx, fs->p);
     value->len = fs->p - value->data;
 
     value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_limit);
 
+    plan = ctx->tightest->data;
+
     /* t must not promise more than Retry-After does */
 
-    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL",
-                        &ctx->plans[ctx->tightest]->limit->sf_name,
-                        verdict->remaining,
+    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL", &plan->limit->sf_name,
+                        ctx->verdict->remaining,
                         ctx->status == NGX_HTTP_RATELIMIT_REJECTED
                         ? ngx_http_ratelimit_retry_seconds(ctx)
-                        : ngx_http_ratelimit_seconds(verdict->reset_after));
+                        : ngx_http_ratelimit_seconds(
+                                                ctx->verdict->reset_after));
 
     value->len = fs->p - value->data;
 }
@@ -266,7 +309,7 @@ ngx_http_ratelimit_add_number(ngx_http_ratelimit_fields_t *fs, ngx_str_t *name,
 }
 
 
-/* what an upstream says of its own limits must not stand beside ours */
+/* fields of an upstream that has limits of its own must not contradict ours */
 
 static void
 ngx_http_ratelimit_drop_fields(ngx_http_request_t *r,

@@ -95,7 +95,8 @@ static ngx_str_t  ngx_http_ratelimit_statuses[] = {
 static ngx_str_t  ngx_http_ratelimit_backends[] = {
     ngx_string("shm"),
     ngx_string("redis"),
-    ngx_string("local")
+    ngx_string("local"),
+    ngx_null_string
 };
 
 
@@ -133,7 +134,7 @@ ngx_http_ratelimit_zone_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->plans[ctx->tightest]->limit->use.zone->name;
+    name = &ctx->tightest->use->zone->name;
     ngx_http_ratelimit_set_value(v, name->data, name->len);
 
     return NGX_OK;
@@ -153,7 +154,7 @@ ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ngx_http_ratelimit_backends[ctx->subjects[ctx->tightest].backend];
+    name = &ngx_http_ratelimit_backends[ctx->tightest->backend];
     ngx_http_ratelimit_set_value(v, name->data, name->len);
 
     return NGX_OK;
@@ -179,7 +180,7 @@ ngx_http_ratelimit_number_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    verdict = &ctx->items[ctx->tightest].verdict;
+    verdict = ctx->verdict;
 
     switch (data) {
 
@@ -210,8 +211,6 @@ ngx_http_ratelimit_number_variable(ngx_http_request_t *r,
     return NGX_OK;
 }
 
-
-/* a client on a unix socket has no address to be known by */
 
 static ngx_int_t
 ngx_http_ratelimit_client_variable(ngx_http_request_t *r,
@@ -297,11 +296,11 @@ ngx_http_ratelimit_decided_ctx(ngx_http_request_t *r)
 
     ctx = ngx_http_ratelimit_get_ctx(r->main);
 
-    if (ctx == NULL || !ngx_http_ratelimit_decided(ctx)) {
+    if (ctx == NULL || !ngx_http_ratelimit_has_figures(ctx)) {
         return NULL;
     }
 
-    ngx_http_ratelimit_explain(ctx);
+    ngx_http_ratelimit_describe(ctx);
 
     return ctx;
 }

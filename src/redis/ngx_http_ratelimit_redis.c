@@ -56,6 +56,8 @@ ngx_http_ratelimit_redis_declare_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, void *tag)
 {
     zone->store = &ngx_http_ratelimit_redis_store;
+    zone->rank = (uintptr_t) zone->redis;
+    zone->backend = NGX_HTTP_RATELIMIT_REDIS;
     zone->mirror |= (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL);
 
     return ngx_http_ratelimit_redis_deny_cache_declare(cf, zone, tag);

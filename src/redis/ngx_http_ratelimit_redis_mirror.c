@@ -34,7 +34,7 @@ ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q)
         ngx_http_ratelimit_redis_mirror_query(&mirror, &item, q, i);
         item.insist = 1;
 
-        if (ngx_http_ratelimit_shm_store.check(&mirror) == NGX_OK) {
+        if (ngx_http_ratelimit_shm_store.decide(&mirror) == NGX_OK) {
             q->subjects[i].stamp = item.verdict.stamp;
         }
     }

@@ -84,7 +84,7 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
     }
 
     command = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t) + len,
-                        q->log);
+                        q->pool->log);
     if (command == NULL) {
         return NULL;
     }

@@ -48,7 +48,7 @@ ngx_http_ratelimit_redis_undo_expired(
 
     for (i = 0; i < command->n; i++) {
         ngx_http_ratelimit_redis_mark_undo(command, i,
-                                           closed || subject[i].reserved);
+                                           closed || subject[i].use->reserved);
     }
 }
 

@@ -1,6 +1,6 @@
 
 /*
- * The store in shared memory: queries, and the memory that answers them.
+ * The store in shared memory: it decides queries, and sets the memory up.
  */
 
 
@@ -14,14 +14,13 @@
 #endif
 
 
+static ngx_int_t ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t give_back);
+    ngx_uint_t refund);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_punish(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
-static void ngx_http_ratelimit_shm_tell_dropped(ngx_http_ratelimit_query_t *q,
-    ratelimit_place_t *place, uint64_t dropped);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
@@ -33,10 +32,10 @@ static void ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone);
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     NULL,
-    ngx_http_ratelimit_shm_check,
+    ngx_http_ratelimit_shm_query,
     ngx_http_ratelimit_shm_cancel,
     ngx_http_ratelimit_shm_refund,
-    ngx_http_ratelimit_shm_settle,
+    ngx_http_ratelimit_shm_punish,
     ngx_http_ratelimit_shm_use
 };
 
@@ -44,8 +43,8 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
 uint32_t  ngx_http_ratelimit_self;
 
 
-ngx_int_t
-ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
+static ngx_int_t
+ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q)
 {
     return ngx_http_ratelimit_shm_decide(q, q->n);
 }
@@ -53,9 +52,9 @@ ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q)
 
 static void
 ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t give_back)
+    ngx_uint_t refund)
 {
-    /* void: nothing is ever pending */
+    /* void: shared memory decides at once */
 }
 
 
@@ -76,9 +75,9 @@ ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
 
 
 static void
-ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_shm_punish(ngx_http_ratelimit_query_t *q)
 {
-    /* void: it is decided before all others, see compare_limits() in conf */
+    /* void: shared memory has rank 0, no store is asked before it */
 }
 
 
@@ -89,39 +88,32 @@ ngx_http_ratelimit_shm_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 }
 
 
-/* once a second and zone, by whichever worker comes first */
+/* once a second and zone, by the worker that comes first */
 
 void
-ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_shm_log_evictions(ngx_http_ratelimit_query_t *q)
 {
-    uint64_t            dropped;
-    ngx_uint_t          i;
-    ratelimit_place_t  *place;
+    uint64_t                    n;
+    ngx_uint_t                  i;
+    ratelimit_place_t          *place;
+    ngx_http_ratelimit_zone_t  *zone;
 
     for (i = 0; i < q->n; i++) {
         place = &q->places[i];
 
-        dropped = ratelimit_table_evictions(place->active,
-                                          (uint64_t) ngx_current_msec * 1000);
-        if (dropped) {
-            ngx_http_ratelimit_shm_tell_dropped(q, place, dropped);
+        n = ratelimit_table_evictions(place->active,
+                                      (uint64_t) ngx_current_msec * 1000);
+        if (n == 0) {
+            continue;
         }
+
+        zone = place->table->data;
+
+        ngx_log_error(NGX_LOG_WARN, q->pool->log, 0,
+                      "ratelimit zone \"%V\" is full: %uL counters "
+                      "were dropped before their time",
+                      &zone->name, n);
     }
-}
-
-
-static ratelimit_noinline void
-ngx_http_ratelimit_shm_tell_dropped(ngx_http_ratelimit_query_t *q,
-    ratelimit_place_t *place, uint64_t dropped)
-{
-    ngx_http_ratelimit_zone_t  *zone;
-
-    zone = place->table->data;
-
-    ngx_log_error(NGX_LOG_WARN, q->log, 0,
-                  "ratelimit zone \"%V\" is full: %uL counters "
-                  "were dropped before their time",
-                  &zone->name, dropped);
 }
 
 
@@ -158,8 +150,8 @@ ngx_http_ratelimit_shm_init_lifelines(ngx_shm_zone_t *shm_zone, void *data)
 
 
 /*
- * The table takes all the memory but the first page, which is nginx's; its
- * slab allocator has nothing to give.
+ * The table takes all the memory but the first page, where nginx has its slab
+ * allocator, which is left without free pages.
  */
 
 ngx_int_t
@@ -304,7 +296,7 @@ ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone)
 }
 
 
-/* that is for workers: the master takes no lock */
+/* by workers only: the master takes no lock */
 
 static void
 ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone)

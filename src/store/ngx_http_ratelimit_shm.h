@@ -9,14 +9,21 @@
 
 
 #include "store/ngx_http_ratelimit_store.h"
+#include "table/ratelimit_table.h"
 
 
 /* ngx_http_ratelimit_shm.c */
 
-/* makes new memory ready for a table: zeros, and none for nginx to give away */
+/* the number of the worker in locks, 0 if it must not take any */
+extern uint32_t  ngx_http_ratelimit_self;
+
+void ngx_http_ratelimit_shm_log_evictions(ngx_http_ratelimit_query_t *q);
+
+/* makes new memory ready for a table: zeros, and no free pages for the slab
+   allocator */
 void ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone);
 
-/* what nginx calls to set memory up */
+/* init handlers of shared memory */
 
 ngx_int_t ngx_http_ratelimit_shm_init_lifelines(ngx_shm_zone_t *shm_zone,
     void *data);
@@ -53,6 +60,43 @@ void ngx_http_ratelimit_reload_commit(void);
 /* seals older tables when the last worker is gone that knows them alone */
 ngx_int_t ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle,
     ngx_array_t *zones);
+
+
+static ngx_inline void
+ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
+{
+    ngx_time_t  *tp;
+
+    tp = ngx_timeofday();
+
+    clock->now = (uint64_t) ngx_current_msec * 1000;
+    clock->wall = (uint64_t) tp->sec * RATELIMIT_SECOND
+                  + (uint64_t) tp->msec * 1000;
+}
+
+
+/* n is that of the query, and may be a constant */
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_shm_decide(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
+{
+    ratelimit_clock_t  clock;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    q->allowed = ratelimit_table_decide(q->items, q->places, n, &clock,
+                                        ngx_http_ratelimit_self);
+
+    if (q->places[0].evicted) {
+        ngx_http_ratelimit_shm_log_evictions(q);
+    }
+
+    return NGX_OK;
+}
 
 
 #endif /* _NGX_HTTP_RATELIMIT_SHM_H_INCLUDED_ */

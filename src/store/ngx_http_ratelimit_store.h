@@ -1,7 +1,7 @@
 
 /*
- * Where counters live, as the request side sees it: zones are declared and
- * used while the configuration is read, queries are asked while requests run.
+ * Where counters live.  Zones and the limits that use them are declared while
+ * the configuration is read; queries ask them while requests run.
  */
 
 
@@ -15,13 +15,12 @@
 
 #include "core/ratelimit.h"
 #include "core/ratelimit_key.h"
-#include "table/ratelimit_table.h"
 
 
 typedef struct ngx_http_ratelimit_zone_s      ngx_http_ratelimit_zone_t;
 typedef struct ngx_http_ratelimit_redis_s     ngx_http_ratelimit_redis_t;
 typedef struct ngx_http_ratelimit_query_s     ngx_http_ratelimit_query_t;
-typedef struct ngx_http_ratelimit_decision_s  ngx_http_ratelimit_decision_t;
+typedef struct ngx_http_ratelimit_progress_s  ngx_http_ratelimit_progress_t;
 
 
 typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
@@ -42,16 +41,15 @@ typedef struct {
     ratelimit_rule_t               *bound;    /* rules that come later keep
                                                  within it; NULL: none come */
     ngx_uint_t                      together; /* rules asked in one query */
+    ngx_uint_t                      insist;   /* rejected=count */
+    ngx_uint_t                      reserved; /* a charge may be refunded when
+                                                 the status is known */
     ngx_uint_t                      lasting;  /* a refusal holds as long as it
-                                                 says: nobody gives back; of
-                                                 one name all or none */
+                                                 says, as nothing is refunded;
+                                                 of one name all or none */
     ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
 } ngx_http_ratelimit_use_t;
-
-
-/* what remains of a limit that let pass because it could not be asked */
-#define NGX_HTTP_RATELIMIT_UNASKED  UINT64_MAX
 
 
 /* where a limit was decided */
@@ -59,72 +57,76 @@ typedef struct {
 typedef enum {
     NGX_HTTP_RATELIMIT_SHM = 0,
     NGX_HTTP_RATELIMIT_REDIS,
-    NGX_HTTP_RATELIMIT_LOCAL              /* in shared memory, for Redis */
+    NGX_HTTP_RATELIMIT_LOCAL,             /* in shared memory, for Redis */
+    NGX_HTTP_RATELIMIT_UNASKED            /* nowhere: the store had failed */
 } ngx_http_ratelimit_backend_e;
 
 
-/* whom a limit of a decision is about */
+/* one rule of a query, and the key that it is applied to */
 
 typedef struct {
     ngx_http_ratelimit_use_t       *use;
-    ngx_str_t                       key;      /* lives as long as the request */
+    ngx_str_t                       key;      /* as long as the query lives */
     ngx_http_ratelimit_backend_e    backend;
-    ngx_uint_t                      reserved; /* its charge may be given back
-                                                 when the outcome is known */
     uint64_t                        stamp;    /* of the charge in the mirror
                                                  of a zone in Redis */
+    void                           *data;     /* the caller's */
 } ngx_http_ratelimit_subject_t;
 
 
-/* all limits of one decision; places and subjects are in the order of items */
+/*
+ * All limits of one decision.  It is built from keys, rules and costs; whether
+ * there is a request makes no difference.
+ */
 
 struct ngx_http_ratelimit_query_s {
     ratelimit_item_t               *items;
-    ratelimit_place_t              *places;
-    ngx_http_ratelimit_subject_t   *subjects;
+    ngx_http_ratelimit_subject_t   *subjects; /* in the order of items */
+    struct ratelimit_place_s       *places;   /* the store's own */
     ngx_uint_t                      n;
-    ngx_uint_t                      remote;   /* some are not of this machine:
-                                                 limits of one store follow one
-                                                 another, shm's first */
 
-    /* the answer */
-    ngx_uint_t                      allowed;
-    ngx_uint_t                      failed;   /* some could not be asked, and
-                                                 let pass */
-
-    ngx_log_t                      *log;
-    ngx_pool_t                     *pool;
-
+    /* the decision */
+    ngx_int_t                       rc;       /* NGX_OK: there is one; others
+                                                 see ..._query_decide() */
+    ngx_uint_t                      allowed;  /* all limits allow, all were
+                                                 charged */
+    ngx_uint_t                      failed;   /* limits that could not be
+                                                 asked, and let pass */
+    ngx_pool_t                     *pool;     /* lives as long as the query,
+                                                 has its log */
     ngx_http_ratelimit_done_pt      done;
     void                           *data;
 
     /* the store's own */
-    ngx_http_ratelimit_decision_t  *decision;
-    ngx_msec_t                      started;  /* the decision, if remote */
+    ngx_http_ratelimit_progress_t  *progress;
+    ngx_msec_t                      started;
     void                           *pending;
 };
 
 
 /*
- * known   whether a limit is known to refuse before it is asked: then verdicts
- *         are set; NULL if that never is
- * check   NGX_OK     decided: allowed and all verdicts are set, those of shared
- *                    memory as ratelimit_table_decide() does
- *         NGX_AGAIN  done will be called once, later, never from inside check
+ * What a store does with a query whose limits all are its own.
+ *
+ * recall  whether a limit is known to refuse before the store is asked: then
+ *         all verdicts are set.  NULL if the store remembers no refusals.
+ * decide  NGX_OK     decided: allowed and all verdicts are set, those of shared
+ *                    memory as far as ratelimit_table_decide() sets them
+ *         NGX_AGAIN  done will be called once, later, never from inside decide
  *         NGX_ERROR  the store is unusable
- * cancel  done will not be called any more; what is or will be charged for a
- *         limit stays so, or is given back if that is wanted and it has a cost
- * refund  gives back what an allowed query was charged
- * settle  the request was refused elsewhere: counts it where limits insist
- * use     a use was added, while the configuration is read
+ * cancel  done will not be called any more.  A charge, made or still to come,
+ *         stays; with refund set, only that of an item without a cost does.
+ * refund  refunds the items of an allowed query that have a cost
+ * punish  another store refused the request: counts it where refused requests
+ *         count
+ * use     a limit uses the zone; called while the configuration is read
  */
 
 typedef struct {
-    ngx_uint_t  (*known)(ngx_http_ratelimit_query_t *q);
-    ngx_int_t   (*check)(ngx_http_ratelimit_query_t *q);
-    void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t give_back);
+    ngx_uint_t  (*recall)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*decide)(ngx_http_ratelimit_query_t *q);
+    void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t refund);
     void        (*refund)(ngx_http_ratelimit_query_t *q);
-    void        (*settle)(ngx_http_ratelimit_query_t *q);
+    void        (*punish)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
 } ngx_http_ratelimit_store_t;
 
@@ -148,14 +150,18 @@ struct ngx_http_ratelimit_zone_s {
     ratelimit_shape_t               shape;
 
     const ngx_http_ratelimit_store_t  *store;
-    ngx_http_ratelimit_redis_t     *redis;     /* NULL: counted in memory */
-    ngx_uint_t                      mirror;    /* counted there, too */
+    uintptr_t                       rank;      /* stores are asked in this
+                                                  order, zones of one rank
+                                                  together; 0: shared memory */
+    ngx_http_ratelimit_backend_e    backend;   /* SHM or REDIS */
+    ngx_uint_t                      mirror;    /* counted in memory, too */
 
     /* the store's own */
+    ngx_http_ratelimit_redis_t     *redis;
     ngx_array_t                     uses;      /* ngx_http_ratelimit_use_t * */
     ngx_shm_zone_t                 *shm_zone;
     ngx_shm_zone_t                 *lifelines;
-    ratelimit_table_t              *table;
+    struct ratelimit_table_s       *table;
     struct ratelimit_deny_cache_s  *deny_cache;  /* of Redis' refusals */
     ngx_http_ratelimit_zone_t      *former;    /* before the reload */
     ngx_pool_t                     *pool;
@@ -179,16 +185,6 @@ ngx_int_t ngx_http_ratelimit_store_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
 ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
 
-/*
- * All limits of a query as one decision, whatever stores they are in: check
- * returns as a store's does, and NGX_BUSY if a limit that can't be asked
- * fails closed.  Refund gives back what has a cost.
- */
-ngx_int_t ngx_http_ratelimit_decision(ngx_http_ratelimit_query_t *q);
-void ngx_http_ratelimit_store_cancel(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t give_back);
-void ngx_http_ratelimit_store_refund(ngx_http_ratelimit_query_t *q);
-
 /* a rule that was made while requests run */
 void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
     ratelimit_rule_t *rule);
@@ -211,60 +207,104 @@ void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
 #endif
 
 
-/* ngx_http_ratelimit_shm.c: what the usual way of a request needs of it */
+/* ngx_http_ratelimit_store.c: queries */
 
-/* what the worker is called in locks, 0 if it must not take any */
-extern uint32_t  ngx_http_ratelimit_self;
+/* rules that one query may have */
+#define NGX_HTTP_RATELIMIT_MAX_ROWS  256
 
-ngx_int_t ngx_http_ratelimit_shm_check(ngx_http_ratelimit_query_t *q);
-void ngx_http_ratelimit_shm_tell_evictions(ngx_http_ratelimit_query_t *q);
+/* bytes that a query needs for each of its rules */
+extern const size_t  ngx_http_ratelimit_row_size;
+
+/*
+ * One decision about all limits, whatever stores they are in.
+ *
+ *     NGX_OK     allowed or not
+ *     NGX_AGAIN  done, to be set then, will be called with one of the others
+ *     NGX_BUSY   refused: a limit that fails closed could not be asked
+ */
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_query_decide(
+    ngx_http_ratelimit_query_t *q);
+
+/* compiled by itself for a lone rule, which needs no loops */
+ngx_int_t ngx_http_ratelimit_query_decide_one(ngx_http_ratelimit_query_t *q);
+ngx_int_t ngx_http_ratelimit_query_decide_any(ngx_http_ratelimit_query_t *q);
+
+/*
+ * What the counters in the memory of this machine say, also of a zone whose
+ * store is another one.  The cost must be 0.
+ */
+ngx_int_t ngx_http_ratelimit_query_look(ngx_http_ratelimit_query_t *q);
+
+/*
+ * A decision needs little of a verdict.  Its figures are worked out here, as
+ * they were at the time of the decision.  Returns the item that speaks for the
+ * query, see ratelimit_tightest().
+ */
+ngx_uint_t ngx_http_ratelimit_query_describe(ngx_http_ratelimit_query_t *q);
+
+/* refunds the items that have a cost, and sets it to 0 */
+void ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t first, ngx_uint_t n);
+
+/* before done was called; it will not be.  For refund see a store's cancel */
+void ngx_http_ratelimit_query_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t refund);
 
 
-static ngx_inline void
-ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
+/* memory is of n * ngx_http_ratelimit_row_size bytes */
+
+static ratelimit_inline void
+ngx_http_ratelimit_query_init(ngx_http_ratelimit_query_t *q, void *memory,
+    ngx_uint_t n, ngx_pool_t *pool)
 {
-    ngx_time_t  *tp;
-
-    tp = ngx_timeofday();
-
-    clock->now = (uint64_t) ngx_current_msec * 1000;
-    clock->wall = (uint64_t) tp->sec * RATELIMIT_SECOND
-                  + (uint64_t) tp->msec * 1000;
+    q->items = memory;
+    q->subjects = (ngx_http_ratelimit_subject_t *) (q->items + n);
+    q->places = (struct ratelimit_place_s *) (q->subjects + n);
+    q->pool = pool;
 }
 
 
-/* n is that of the query, and may be known */
+/*
+ * Adds rules that apply to one key, to those that were added before; returns
+ * how many there are then, which is to be set as the query's n.  Limits are
+ * added in the order of ranks, each once.
+ */
 
-static ngx_inline ngx_int_t
-ngx_http_ratelimit_shm_decide(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
+static ratelimit_inline ngx_uint_t
+ngx_http_ratelimit_query_add(ngx_http_ratelimit_query_t *q, ngx_uint_t n,
+    ngx_http_ratelimit_use_t *use, ratelimit_rule_t *rules, ngx_uint_t nrules,
+    ngx_str_t *key, uint64_t cost, void *data)
 {
-    ratelimit_clock_t   clock;
-    ratelimit_place_t  *places;
+    ngx_uint_t                     last;
+    ratelimit_item_t              *item;
+    ngx_http_ratelimit_subject_t  *subject;
 
-    if (ngx_http_ratelimit_self == 0) {
-        return NGX_ERROR;
-    }
+    item = &q->items[n];
+    subject = &q->subjects[n];
+    last = n + nrules;
 
-    ngx_http_ratelimit_shm_clock(&clock);
+    do {
+        item->rule = rules++;
+        item->cost = cost;
+        item->insist = use->insist;
+        item++;
 
-    places = q->places;
+        subject->use = use;
+        subject->key = *key;
+        subject->data = data;
+        subject++;
 
-    q->allowed = ratelimit_table_decide(q->items, places, n, &clock,
-                                        ngx_http_ratelimit_self);
+    } while (++n < last);
 
-    if (places[0].evicted) {
-        ngx_http_ratelimit_shm_tell_evictions(q);
-    }
-
-    return NGX_OK;
+    return n;
 }
 
 
-static ngx_inline ngx_int_t
-ngx_http_ratelimit_store_check(ngx_http_ratelimit_query_t *q)
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_query_decide(ngx_http_ratelimit_query_t *q)
 {
-    return q->remote ? ngx_http_ratelimit_decision(q)
-                     : ngx_http_ratelimit_shm_check(q);
+    return (q->n == 1) ? ngx_http_ratelimit_query_decide_one(q)
+                       : ngx_http_ratelimit_query_decide_any(q);
 }
 
 

@@ -1,20 +1,21 @@
 
 /*
- * What is said of a request that is refused or slowed: a line in the log, in
- * limit_req's words, and a body of application/problem+json.
+ * A request is refused: a line in the log, in limit_req's words, and a body of
+ * application/problem+json.
  */
 
 
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
-static void ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx);
+static void ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_has_error_page(ngx_http_request_t *r,
     ngx_uint_t status);
 static ngx_int_t ngx_http_ratelimit_send_problem(
-    ngx_http_ratelimit_ctx_t *ctx);
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
 static ngx_buf_t *ngx_http_ratelimit_make_problem(
-    ngx_http_ratelimit_ctx_t *ctx);
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
 
 
 static const u_char  ngx_http_ratelimit_problem_head[] =
@@ -31,7 +32,8 @@ static const u_char  ngx_http_ratelimit_problem_tail[] = "]}" CRLF;
 
 
 ngx_int_t
-ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t                      status;
     ngx_http_request_t             *r;
@@ -41,13 +43,11 @@ ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx)
     rlcf = ctx->conf;
     status = rlcf->status;
 
-    ngx_http_ratelimit_log_refusal(ctx);
+    ngx_http_ratelimit_log_refusal(ctx, q);
 
     if (rlcf->dry_run) {
-        if (ctx->status < NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN) {
-            ctx->status = NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN;
-        }
-
+        ngx_http_ratelimit_set_status(ctx,
+                                      NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN);
         return NGX_DECLINED;
     }
 
@@ -64,47 +64,31 @@ ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx)
         return status;
     }
 
-    ngx_http_finalize_request(r, ngx_http_ratelimit_send_problem(ctx));
+    ngx_http_finalize_request(r, ngx_http_ratelimit_send_problem(ctx, q));
 
     return NGX_DONE;
 }
 
 
 static void
-ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t  excess;
 
-    if (ctx->query.log->log_level < ctx->conf->limit_log_level) {
+    if (q->pool->log->log_level < ctx->conf->limit_log_level) {
         return;
     }
 
-    ngx_http_ratelimit_explain(ctx);
+    ngx_http_ratelimit_describe(ctx);
 
-    excess = ctx->items[ctx->tightest].verdict.excess;
+    excess = ctx->verdict->excess;
 
-    ngx_log_error(ctx->conf->limit_log_level, ctx->query.log, 0,
+    ngx_log_error(ctx->conf->limit_log_level, q->pool->log, 0,
                   "limiting requests%s, excess: %ui.%03ui by zone \"%V\"",
                   ctx->conf->dry_run ? ", dry run" : "",
                   excess / 1000, excess % 1000,
-                  &ctx->plans[ctx->tightest]->limit->use.zone->name);
-}
-
-
-void
-ngx_http_ratelimit_log_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
-{
-    ngx_uint_t  excess;
-
-    ngx_http_ratelimit_explain(ctx);
-
-    excess = ctx->items[item].verdict.excess;
-
-    ngx_log_error(ctx->conf->delay_log_level, ctx->query.log, 0,
-                  "delaying request%s, excess: %ui.%03ui, by zone \"%V\"",
-                  ctx->conf->dry_run ? ", dry run" : "",
-                  excess / 1000, excess % 1000,
-                  &ctx->plans[item]->limit->use.zone->name);
+                  &ctx->tightest->use->zone->name);
 }
 
 
@@ -136,7 +120,8 @@ ngx_http_ratelimit_has_error_page(ngx_http_request_t *r, ngx_uint_t status)
 
 
 static ngx_int_t
-ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
 {
     ngx_int_t            rc;
     ngx_buf_t           *b;
@@ -145,12 +130,12 @@ ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx)
 
     r = ctx->request;
 
-    b = ngx_http_ratelimit_make_problem(ctx);
+    b = ngx_http_ratelimit_make_problem(ctx, q);
     if (b == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    /* nobody is asked to continue with a body that is thrown away */
+    /* no "100 Continue" for a body that is discarded */
 
     r->expect_tested = 1;
 
@@ -184,19 +169,21 @@ ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx)
 
 
 static ngx_buf_t *
-ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
 {
     size_t                       len;
     ngx_buf_t                   *b;
     ngx_uint_t                   i;
-    ngx_http_ratelimit_limit_t  *limit;
+    ngx_http_ratelimit_limit_t  *limit, *last;
 
     len = sizeof(ngx_http_ratelimit_problem_head) + NGX_INT_T_LEN
           + sizeof(ngx_http_ratelimit_problem_policies)
           + sizeof(ngx_http_ratelimit_problem_tail);
 
-    for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
-        len += sizeof(",") - 1 + ctx->plans[i]->limit->json_name.len;
+    for (i = 0; i < q->n; i++) {
+        limit = ngx_http_ratelimit_item_rules(q, i)->limit;
+        len += sizeof(",") - 1 + limit->json_name.len;
     }
 
     b = ngx_create_temp_buf(ctx->request->pool, len);
@@ -208,18 +195,18 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
                           ctx->conf->status,
                           ngx_http_ratelimit_problem_policies);
 
-    limit = NULL;
+    last = NULL;
 
-    for (i = ctx->n - ctx->query.n; i < ctx->n; i++) {
+    for (i = 0; i < q->n; i++) {
+        limit = ngx_http_ratelimit_item_rules(q, i)->limit;
 
-        if (ctx->items[i].verdict.allowed || limit == ctx->plans[i]->limit) {
+        if (q->items[i].verdict.allowed || limit == last) {
             continue;
         }
 
-        b->last = ngx_sprintf(b->last, "%s%V", limit ? "," : "",
-                              &ctx->plans[i]->limit->json_name);
-
-        limit = ctx->plans[i]->limit;
+        b->last = ngx_sprintf(b->last, "%s%V", last ? "," : "",
+                              &limit->json_name);
+        last = limit;
     }
 
     b->last = ngx_cpymem(b->last, ngx_http_ratelimit_problem_tail,

@@ -1,6 +1,6 @@
 
 /*
- * A request waits: for the answer of a store, or because it was slowed down.
+ * A request waits: until its delay is over, or until a store has decided.
  */
 
 
@@ -11,16 +11,29 @@ static void ngx_http_ratelimit_delay_handler(ngx_http_request_t *r);
 
 
 ngx_int_t
-ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
+ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
-    uint64_t             delay;
-    ngx_int_t            rc;
-    ngx_event_t         *wev;
-    ngx_http_request_t  *r;
+    uint64_t                      delay;
+    ngx_int_t                     rc;
+    ngx_uint_t                    excess;
+    ngx_event_t                  *wev;
+    ratelimit_item_t             *item;
+    ngx_http_request_t           *r;
+    const ratelimit_algorithm_t  *algorithm;
 
     r = ctx->request;
+    item = &q->items[i];
 
-    ngx_http_ratelimit_log_delay(ctx, item);
+    ngx_http_ratelimit_describe(ctx);
+
+    excess = item->verdict.excess;
+
+    ngx_log_error(ctx->conf->delay_log_level, q->pool->log, 0,
+                  "delaying request%s, excess: %ui.%03ui, by zone \"%V\"",
+                  ctx->conf->dry_run ? ", dry run" : "",
+                  excess / 1000, excess % 1000,
+                  &q->subjects[i].use->zone->name);
 
     if (ctx->conf->dry_run) {
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN);
@@ -34,10 +47,11 @@ ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
         return rc;
     }
 
-    ctx->queued = (ctx->items[item].shape->algorithm
-                   == RATELIMIT_TOKEN_BUCKET);
+    algorithm = ratelimit_algorithms[item->shape->algorithm];
 
-    delay = ctx->items[item].verdict.delay;
+    ctx->queued = (algorithm->takes & RATELIMIT_TAKES_WAIT) != 0;
+
+    delay = item->verdict.delay;
     wev = r->connection->write;
 
     wev->delayed = 1;
@@ -47,7 +61,7 @@ ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t item)
 }
 
 
-/* a client that goes away meanwhile is noticed */
+/* nginx notices if the client closes the connection meanwhile */
 
 ngx_int_t
 ngx_http_ratelimit_suspend(ngx_http_request_t *r,

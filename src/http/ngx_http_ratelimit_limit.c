@@ -1,0 +1,137 @@
+
+/*
+ * What the expressions of a limit say of a request: if=, rate=, cost=, and
+ * whether elastic= is in force.
+ */
+
+
+#include "http/ngx_http_ratelimit_ctx.h"
+
+
+#define NGX_HTTP_RATELIMIT_LOGGED_COST  32    /* bytes of a bad one */
+
+
+static void ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, ngx_str_t *value);
+
+
+ngx_int_t
+ngx_http_ratelimit_test_filter(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit)
+{
+    ngx_str_t  value;
+
+    if (ngx_http_ratelimit_eval(r, &limit->filter, &value) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (value.len == 0 || (value.len == 1 && value.data[0] == '0')) {
+        return NGX_DECLINED;
+    }
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **plan)
+{
+    ngx_str_t  text;
+
+    if (ngx_http_ratelimit_eval(ctx->request, &limit->rate, &text) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (text.len == 0) {
+        return NGX_DECLINED;
+    }
+
+    *plan = ngx_http_ratelimit_get_rules(ctx->request, limit, &text);
+
+    if (*plan == NULL) {
+        return NGX_ERROR;
+    }
+
+    if ((*plan)->reason == NULL) {
+        return NGX_OK;
+    }
+
+    ctx->failed = 1;
+
+    return limit->use.zone->fail == NGX_HTTP_RATELIMIT_FAIL_CLOSED
+           ? NGX_BUSY : NGX_DECLINED;
+}
+
+
+/* measured once for all limits of a request */
+
+ngx_uint_t
+ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    if (!ctx->measured) {
+        rmcf = ngx_http_get_module_main_conf(ctx->request,
+                                             ngx_http_ratelimit_module);
+        ctx->measured = 1;
+        ctx->spare = ngx_http_ratelimit_elastic_spare(rmcf->elastic,
+                                                      ctx->request);
+    }
+
+    return ctx->spare;
+}
+
+
+/* a cost beyond what any limit allows is as good as the largest one */
+
+ngx_int_t
+ngx_http_ratelimit_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, uint64_t *cost)
+{
+    uint64_t    n;
+    ngx_str_t   value;
+    ngx_uint_t  i;
+
+    if (ngx_http_ratelimit_eval(r, &limit->cost, &value) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    n = 0;
+
+    for (i = 0; i < value.len; i++) {
+
+        if (value.data[i] < '0' || value.data[i] > '9') {
+            break;
+        }
+
+        n = ngx_min(n * 10 + (value.data[i] - '0'), RATELIMIT_MAX_LIMIT);
+    }
+
+    if (value.len == 0 || i < value.len) {
+        ngx_http_ratelimit_log_cost(r, limit, &value);
+        return NGX_OK;
+    }
+
+    *cost = n;
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, ngx_str_t *value)
+{
+    size_t  len;
+    u_char  text[NGX_HTTP_RATELIMIT_LOGGED_COST];
+
+    len = ngx_http_ratelimit_printable(text, NGX_HTTP_RATELIMIT_LOGGED_COST,
+                                       value);
+
+    ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
+                  "cost \"%V\" of zone \"%V\" is not a number: \"%*s\", "
+                  "1 is counted",
+                  &limit->cost.value->value, &limit->use.zone->name,
+                  len, text);
+}
