@@ -223,7 +223,7 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    /* where nothing is limited, no request pays */
+    /* without limits no handler is needed */
 
     if (rmcf->sets.nelts == 0) {
         return NGX_OK;
@@ -252,8 +252,8 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
 /*
  * Handlers of a phase run from the last to the first.  In preaccess ours runs
- * after all others: realip must have set the address, and whom limit_req or
- * limit_conn refuse is not counted.
+ * after all others: realip must have set the address, and a request that
+ * limit_req or limit_conn refuse is not counted.
  */
 
 static ngx_int_t

@@ -11,15 +11,15 @@ typedef enum {
     NGX_HTTP_RATELIMIT_VAR_LIMIT = 0,
     NGX_HTTP_RATELIMIT_VAR_REMAINING,
     NGX_HTTP_RATELIMIT_VAR_RESET,
-    NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER
+    NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER,
+    NGX_HTTP_RATELIMIT_VAR_ZONE,
+    NGX_HTTP_RATELIMIT_VAR_BACKEND
 } ngx_http_ratelimit_var_e;
 
 
 static ngx_int_t ngx_http_ratelimit_status_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_ratelimit_zone_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data);
-static ngx_int_t ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
+static ngx_int_t ngx_http_ratelimit_name_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
 static ngx_int_t ngx_http_ratelimit_number_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data);
@@ -42,8 +42,8 @@ static ngx_http_variable_t  ngx_http_ratelimit_vars[] = {
       0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_zone"), NULL,
-      ngx_http_ratelimit_zone_variable,
-      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+      ngx_http_ratelimit_name_variable,
+      NGX_HTTP_RATELIMIT_VAR_ZONE, NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_limit"), NULL,
       ngx_http_ratelimit_number_variable,
@@ -62,8 +62,8 @@ static ngx_http_variable_t  ngx_http_ratelimit_vars[] = {
       NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER, NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_backend"), NULL,
-      ngx_http_ratelimit_backend_variable,
-      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
+      ngx_http_ratelimit_name_variable,
+      NGX_HTTP_RATELIMIT_VAR_BACKEND, NGX_HTTP_VAR_NOCACHEABLE, 0 },
 
     { ngx_string("ratelimit_client"), NULL,
       ngx_http_ratelimit_client_variable,
@@ -122,7 +122,7 @@ ngx_http_ratelimit_status_variable(ngx_http_request_t *r,
 
 
 static ngx_int_t
-ngx_http_ratelimit_zone_variable(ngx_http_request_t *r,
+ngx_http_ratelimit_name_variable(ngx_http_request_t *r,
     ngx_http_variable_value_t *v, uintptr_t data)
 {
     ngx_str_t                 *name;
@@ -134,27 +134,10 @@ ngx_http_ratelimit_zone_variable(ngx_http_request_t *r,
         return NGX_OK;
     }
 
-    name = &ctx->tightest->use->zone->name;
-    ngx_http_ratelimit_set_value(v, name->data, name->len);
+    name = (data == NGX_HTTP_RATELIMIT_VAR_ZONE)
+           ? &ctx->tightest->use->zone->name
+           : &ngx_http_ratelimit_backends[ctx->tightest->backend];
 
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_backend_variable(ngx_http_request_t *r,
-    ngx_http_variable_value_t *v, uintptr_t data)
-{
-    ngx_str_t                 *name;
-    ngx_http_ratelimit_ctx_t  *ctx;
-
-    ctx = ngx_http_ratelimit_decided_ctx(r);
-    if (ctx == NULL) {
-        v->not_found = 1;
-        return NGX_OK;
-    }
-
-    name = &ngx_http_ratelimit_backends[ctx->tightest->backend];
     ngx_http_ratelimit_set_value(v, name->data, name->len);
 
     return NGX_OK;

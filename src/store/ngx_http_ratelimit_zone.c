@@ -116,7 +116,7 @@ ngx_http_ratelimit_zone_same_name(ngx_http_ratelimit_use_t *one,
 }
 
 
-/* a bucket that one of them finds fuller, as it drips faster, is so for all */
+/* limits that share a bucket must refill it at one rate */
 
 static ngx_uint_t
 ngx_http_ratelimit_zone_same_pace(ngx_http_ratelimit_use_t *one,
