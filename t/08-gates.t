@@ -11,25 +11,27 @@ use Test::More;
 
 use constant TSV => 'build/bench/gates.tsv';
 
-# ours divided by limit_req's, at most: today's and some 5 %, for compilers
-# differ, but no more than was to be reached.
+# ours divided by limit_req's, at most: what was promised, not the figures of
+# the day.  What is not here is only printed.
 
 my %HANDLER = (
     'one limit, fixed_window' => [0.75],
-    'one limit, token_bucket' => [0.80],
-    'one limit, leaky_bucket' => [0.80],
+    'one limit, token_bucket' => [0.8],
+    'one limit, leaky_bucket' => [0.8],
     'one limit, sliding_window buckets=1' => [0.75],
     'one limit, sliding_window' => [0.75],
+    'one limit, buckets=1 100000r' => [0.75],
+    'one limit, sliding_window 100000r' => [0.75],
     'two rates of one zone, buckets=1' => [0.58],
     'two rates of one zone' => [0.58],
-    'two zones, one key' => [1.03],
+    'two zones, one key' => [0.85],
     'a refusal, buckets=1' => [0.75],
     'a refusal' => [0.75],
     'new keys, zone full, buckets=1' => [0.78],
     'new keys, zone full' => [0.78],
     'new keys, room left, buckets=1' => [0.78],
     'new keys, room left' => [0.78],
-    'three fields against three add_header' => [0.57],
+    'three fields against three add_header' => [1],
 );
 
 # percent of decisions that are wrong, at most: trace, algorithm.  On the mixed
@@ -78,8 +80,10 @@ sub instructions {
     while (<$in>) {
         my ($name, $ours, $theirs, $ratio) = split /\t/;
 
+        next if !$HANDLER{$name};
+
         $seen{$name} = 1;
-        at_most($name, $ratio, @{$HANDLER{$name} || [0]});
+        at_most($name, $ratio, @{$HANDLER{$name}});
     }
 
     is_deeply([sort keys %seen], [sort keys %HANDLER], 'all were measured');

@@ -333,42 +333,42 @@ ngx_http_ratelimit_seconds(uint64_t usec)
 }
 
 
-/* as ngx_http_get_flushed_variable(), faster if there is nothing to flush */
+/*
+ * The value of a variable, without a copy of it; empty if it is not found.  As
+ * ngx_http_get_flushed_variable(), faster if there is nothing to flush.
+ */
 
-static ngx_inline ngx_http_variable_value_t *
-ngx_http_ratelimit_variable(ngx_http_request_t *r, ngx_uint_t index)
+static ngx_inline void
+ngx_http_ratelimit_get_value(ngx_http_request_t *r, ngx_uint_t index,
+    ngx_str_t *value)
 {
-    return r->variables[index].no_cacheable
-           ? ngx_http_get_flushed_variable(r, index)
-           : ngx_http_get_indexed_variable(r, index);
+    ngx_http_variable_value_t  *vv;
+
+    vv = r->variables[index].no_cacheable
+         ? ngx_http_get_flushed_variable(r, index)
+         : ngx_http_get_indexed_variable(r, index);
+
+    if (vv == NULL || vv->not_found) {
+        value->len = 0;
+        return;
+    }
+
+    value->len = vv->len;
+    value->data = vv->data;
 }
 
 
-/* a single variable needs no script, and no copy of its value */
+/* a single variable needs no script */
 
 static ngx_inline ngx_int_t
 ngx_http_ratelimit_eval(ngx_http_request_t *r, ngx_http_ratelimit_expr_t *expr,
     ngx_str_t *value)
 {
-    ngx_int_t                   rc;
-    ngx_str_t                   text;
-    ngx_http_variable_value_t  *vv;
-
     if (expr->index == NGX_ERROR) {
-        rc = ngx_http_complex_value(r, expr->value, &text);
-        *value = text;
-        return rc;
+        return ngx_http_complex_value(r, expr->value, value);
     }
 
-    vv = ngx_http_ratelimit_variable(r, expr->index);
-
-    if (vv == NULL || vv->not_found) {
-        value->len = 0;
-        return NGX_OK;
-    }
-
-    value->len = vv->len;
-    value->data = vv->data;
+    ngx_http_ratelimit_get_value(r, expr->index, value);
 
     return NGX_OK;
 }

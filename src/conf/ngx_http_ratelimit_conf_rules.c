@@ -332,10 +332,6 @@ ngx_http_ratelimit_parse_rules(ngx_pool_t *pool,
 
     for (i = 0; i < n; i++) {
         ngx_http_ratelimit_store_rule(&limit->use, &rules->rules[i]);
-
-        if (rules->elastic != NULL) {
-            rules->elastic[i].class = rules->rules[i].class;
-        }
     }
 
     return ngx_http_ratelimit_make_policy(pool, limit, rules);

@@ -74,8 +74,6 @@ typedef struct {
     uint32_t                        width;    /* bytes of a counter, 2 or 4 */
     uint32_t                        ring;     /* times that a log has room for,
                                                  one more than any ceiling */
-    uint32_t                        wide;     /* counts are large; a note of the
-                                                 store, the core ignores it */
 } ratelimit_shape_t;
 
 
@@ -95,7 +93,6 @@ typedef struct {
                                                  delay=, RATELIMIT_NODELAY */
     uint64_t                        wait;     /* token_bucket: the longest wait
                                                  for a token */
-    uint32_t                        class;    /* the table's name for it */
 } ratelimit_rule_t;
 
 
@@ -128,8 +125,6 @@ typedef struct {
     uint16_t                        soft;         /* only above the limit */
     uint16_t                        rebase;       /* the clock was set back:
                                                      charge, if only with 0 */
-    uint16_t                        brief;        /* a note of the store, the
-                                                     core ignores it */
 
     /* the figures for people, set by describe */
 
@@ -192,8 +187,8 @@ typedef void (*ratelimit_charge_pt)(const ratelimit_shape_t *shape,
  *           contains the charge already.
  * refund    takes back a charge that was stamped so.
  * expires   the time from which on the state equals one never seen.
- * past      states whose first word is below this have expired; NULL if only
- *           expires can tell.
+ * past      states whose first word is below this have expired; the period is
+ *           0 if it is not known.  NULL if only expires can tell.
  * size      bytes of a state, a multiple of 8.
  * fit       makes the shape large enough for a rule with this ceiling (or
  *           capacity); NULL if all shapes are.

@@ -22,8 +22,8 @@
 
 
 /*
- * The highest level that is told apart: with a cost up to the ceiling on top
- * it is still below 2^64.
+ * Levels above this count as this: with a cost up to the ceiling on top it is
+ * still below 2^64.
  */
 #define RATELIMIT_BUCKET_MAX_LEVEL  (3 * RATELIMIT_MAX_PRODUCT)
 
@@ -223,9 +223,21 @@ ratelimit_bucket_until_room(const ratelimit_bucket_t *bucket,
 }
 
 
+/* whether a cost goes above the capacity */
+
+static ratelimit_inline unsigned
+ratelimit_bucket_above(const ratelimit_rule_t *rule,
+    const ratelimit_bucket_t *bucket, uint64_t cost)
+{
+    return cost > rule->capacity
+           || bucket->level > (rule->capacity - cost) * rule->period;
+}
+
+
 /*
- * Sets allowed and delay: a cost that finds no room is allowed and delayed if
- * there will be room within so long a wait.
+ * Sets allowed, delay and soft: a cost that finds no room is allowed and
+ * delayed if there will be room within so long a wait.  What a hard limit
+ * admits, at once or later, does not go above it.
  */
 
 static ratelimit_inline void
@@ -237,8 +249,10 @@ ratelimit_bucket_admit(const ratelimit_rule_t *rule,
 
     verdict->allowed = 1;
     verdict->delay = 0;
+    verdict->soft = 0;
 
     if (cost == 0) {
+        verdict->soft = ratelimit_bucket_above(rule, bucket, 0);
         return;
     }
 
@@ -249,12 +263,16 @@ ratelimit_bucket_admit(const ratelimit_rule_t *rule,
 
     until = ratelimit_bucket_until_room(bucket, rule, cost);
 
-    if (until <= wait) {
-        verdict->delay = until;
+    if (until > wait) {
+        verdict->allowed = 0;
         return;
     }
 
-    verdict->allowed = 0;
+    verdict->delay = until;
+
+    if (rule->ceiling > rule->capacity) {
+        verdict->soft = ratelimit_bucket_above(rule, bucket, cost);
+    }
 }
 
 
@@ -266,17 +284,6 @@ ratelimit_bucket_stamp(const ratelimit_rule_t *rule,
 {
     return clock->now
            + bucket->lead + ratelimit_div_ceil(bucket->level, rule->limit);
-}
-
-
-/* whether an allowed cost goes above the capacity */
-
-static ratelimit_inline unsigned
-ratelimit_bucket_soft(const ratelimit_rule_t *rule,
-    const ratelimit_bucket_t *bucket, uint64_t cost)
-{
-    return cost > rule->capacity
-           || bucket->level > (rule->capacity - cost) * rule->period;
 }
 
 
@@ -295,12 +302,6 @@ ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
 
     verdict->rebase = bucket.rebase;
     verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
-
-    /* to wait for a token of a hard limit is not to go above it */
-
-    verdict->soft = verdict->allowed
-                    && (verdict->delay == 0 || rule->ceiling > rule->capacity)
-                    && ratelimit_bucket_soft(rule, &bucket, cost);
 }
 
 
@@ -342,8 +343,6 @@ ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
 
     verdict->rebase = bucket.rebase;
     verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
-    verdict->soft = verdict->allowed
-                    && ratelimit_bucket_soft(rule, &bucket, cost);
 
     ratelimit_leaky_bucket_delay(rule, &bucket, cost, verdict);
 }

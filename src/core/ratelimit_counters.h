@@ -163,11 +163,17 @@ ratelimit_counters_total(const ratelimit_shape_t *shape,
         return (even & 0xffffffff) + (even >> 32);
     }
 
+    /* what is left of all words without their upper halves */
+
+#pragma GCC unroll 8
+
     for (i = 1; i <= words; i++) {
         word = state[i];
-        even += word & 0xffffffff;
+        even += word;
         odd += word >> 32;
     }
+
+    even -= odd << 32;
 
     return even + odd;
 }

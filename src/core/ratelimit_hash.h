@@ -1,7 +1,7 @@
 
 /*
- * SipHash-1-3 of 128 bits: nobody who does not know the secret can tell it
- * from a random number.
+ * SipHash-1-3 of 128 bits: without the secret it can not be distinguished from
+ * a random number.
  */
 
 

@@ -13,7 +13,7 @@
  * two values with the same chance.  (See "Strongly universal string hashing is
  * fast" by Lemire and Kaser.)
  *
- * Who sees a hash learns of the secret: it is told to nobody.
+ * A hash reveals something of the secret: it never leaves the machine.
  */
 
 

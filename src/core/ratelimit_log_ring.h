@@ -26,7 +26,7 @@
 #define RATELIMIT_LOG_RING_BYTES   5
 #define RATELIMIT_LOG_RING_MASK    (((uint64_t) 1 << 40) - 1)
 
-/* the oldest age that is kept, in ticks: half of what can be told apart */
+/* the oldest age that is kept, in ticks: half of what 40 bits can express */
 #define RATELIMIT_LOG_RING_OLDEST  ((uint64_t) 1 << 39)
 
 #define RATELIMIT_LOG_RING_COARSE  1000

@@ -14,8 +14,8 @@
 
 /*
  * A process may be killed between any two instructions: what is written above
- * must be in memory before what is written below.  Only the compiler needs to
- * be told, a processor retires its own stores in order.
+ * must be in memory before what is written below.  This is for the
+ * compiler alone: a processor retires its own stores in order.
  */
 #define ratelimit_store_barrier()  __atomic_signal_fence(__ATOMIC_SEQ_CST)
 

@@ -108,8 +108,8 @@ ratelimit_sliding_log_load(const ratelimit_shape_t *shape,
 
 
 /*
- * Requests of the period, which are those whose times lie less than the span
- * before the reference.
+ * Requests of the period: the times of these lie less than the span before the
+ * reference.
  */
 
 static uint32_t
@@ -275,7 +275,7 @@ ratelimit_sliding_log_rewrite(ratelimit_log_ring_t *log,
 }
 
 
-/* forgets what would be too old to be told apart with this reference */
+/* drops times that would be too old to be expressed with this reference */
 
 static void
 ratelimit_sliding_log_prune(ratelimit_log_ring_t *log,

@@ -36,18 +36,19 @@ typedef struct {
 } ratelimit_window_sum_t;
 
 
-static void ratelimit_window_load(const ratelimit_shape_t *shape,
+static inline void ratelimit_window_load(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
     ratelimit_window_t *window);
-static void ratelimit_window_sum(const ratelimit_shape_t *shape,
+static inline void ratelimit_window_sum(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, const ratelimit_window_t *window,
     uint64_t total, ratelimit_window_sum_t *sum);
-static uint64_t ratelimit_window_share(const ratelimit_rule_t *rule,
+static inline uint64_t ratelimit_window_share(const ratelimit_rule_t *rule,
     uint64_t count, uint64_t elapsed);
-static uint64_t ratelimit_window_occupied(const ratelimit_shape_t *shape,
+static inline uint64_t ratelimit_window_occupied(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, const ratelimit_window_t *window);
-static uint64_t ratelimit_sliding_window_used(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+static inline uint64_t ratelimit_sliding_window_used(
+    const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t total,
     ratelimit_window_t *window, ratelimit_window_sum_t *sum);
 static void ratelimit_sliding_window_describe(const ratelimit_shape_t *shape,
@@ -100,7 +101,7 @@ const ratelimit_algorithm_t  ratelimit_sliding_window = {
 };
 
 
-static void
+static inline void
 ratelimit_window_load(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
     ratelimit_window_t *window)
@@ -143,7 +144,7 @@ ratelimit_window_load(const ratelimit_shape_t *shape,
 
 /* of all that is kept, what counts */
 
-static void
+static inline void
 ratelimit_window_sum(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, const ratelimit_window_t *window,
     uint64_t total, ratelimit_window_sum_t *sum)
@@ -171,7 +172,7 @@ ratelimit_window_sum(const ratelimit_shape_t *shape,
 
 /* ceil(count * (period - elapsed) / period) */
 
-static uint64_t
+static inline uint64_t
 ratelimit_window_share(const ratelimit_rule_t *rule, uint64_t count,
     uint64_t elapsed)
 {
@@ -202,7 +203,7 @@ ratelimit_window_share(const ratelimit_rule_t *rule, uint64_t count,
  * lowest, that of the current one is at buckets.
  */
 
-static uint64_t
+static inline uint64_t
 ratelimit_window_occupied(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, const ratelimit_window_t *window)
 {
@@ -221,7 +222,7 @@ ratelimit_window_occupied(const ratelimit_shape_t *shape,
 
 /* requests that count now */
 
-static uint64_t
+static inline uint64_t
 ratelimit_sliding_window_used(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t total,
@@ -422,6 +423,10 @@ static uint64_t
 ratelimit_sliding_window_past(const ratelimit_shape_t *shape, uint64_t period,
     uint64_t now)
 {
+    if (period == 0) {
+        return 0;
+    }
+
     return ratelimit_sub(now * shape->buckets / period, shape->buckets);
 }
 

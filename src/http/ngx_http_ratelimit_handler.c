@@ -392,7 +392,12 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
         }
     }
 
-    if (ngx_http_ratelimit_eval(ctx->request, &limit->key, &key) != NGX_OK) {
+    if (!any) {
+        ngx_http_ratelimit_get_value(ctx->request, limit->key.index, &key);
+
+    } else if (ngx_http_ratelimit_eval(ctx->request, &limit->key, &key)
+               != NGX_OK)
+    {
         return NGX_ERROR;
     }
 

@@ -154,8 +154,8 @@ ngx_http_ratelimit_reload_follow_one(ngx_http_ratelimit_zone_t *zone,
                                          zone->shm_zone->shm.log);
 
     if (addr == NULL
-        || ratelimit_table_open(table, addr, size, &older->shape, NULL,
-                                zone->lifelines->data)
+        || ratelimit_table_open(table, addr, size, &older->kind.shape,
+                                older->packed, NULL, zone->lifelines->data)
            == NULL)
     {
         ngx_log_error(NGX_LOG_ALERT, zone->shm_zone->shm.log, 0,

@@ -203,7 +203,8 @@ ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone, void *data)
     if (ratelimit_table_open(zone->table,
                              zone->shm_zone->shm.addr + ngx_pagesize,
                              zone->shm_zone->shm.size - ngx_pagesize,
-                             &zone->shape, &secret, zone->lifelines->data)
+                             &zone->shape, zone->packed, &secret,
+                             zone->lifelines->data)
         == NULL)
     {
         ngx_log_error(NGX_LOG_EMERG, log, 0,
@@ -318,16 +319,15 @@ void
 ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
     ratelimit_rule_t *rule)
 {
-    rule->class = ratelimit_table_class(use->zone->table, rule,
-                                        ngx_http_ratelimit_self);
+    ratelimit_table_add_rule(use->zone->table, rule, ngx_http_ratelimit_self);
 }
 
 
 ngx_uint_t
 ngx_http_ratelimit_store_tell(ngx_http_ratelimit_zone_t *zone, uint32_t thing)
 {
-    return ratelimit_table_tell(zone->table, thing,
-                                (uint64_t) ngx_current_msec * 1000);
+    return ratelimit_table_once_a_second(zone->table, thing,
+                                         (uint64_t) ngx_current_msec * 1000);
 }
 
 

@@ -62,6 +62,13 @@ ngx_http_ratelimit_query_decide_one(ngx_http_ratelimit_query_t *q)
 
 
 ngx_int_t
+ngx_http_ratelimit_query_decide_two(ngx_http_ratelimit_query_t *q)
+{
+    return ngx_http_ratelimit_query_decide_n(q, 2);
+}
+
+
+ngx_int_t
 ngx_http_ratelimit_query_decide_any(ngx_http_ratelimit_query_t *q)
 {
     return ngx_http_ratelimit_query_decide_n(q, q->n);
@@ -103,47 +110,37 @@ ngx_http_ratelimit_query_prepare(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
 {
     ngx_uint_t                     i, remote;
     ratelimit_hash_t               hash;
-    ratelimit_item_t              *item;
     ratelimit_place_t             *place;
     ngx_http_ratelimit_use_t      *use;
     ngx_http_ratelimit_zone_t     *zone;
     ngx_http_ratelimit_subject_t  *subject;
 
+    use = NULL;
     remote = 0;
-    i = 0;
 
-    do {
+#pragma GCC unroll 2
+
+    for (i = 0; i < n; i++) {
         subject = &q->subjects[i];
-        use = subject->use;
+        place = &q->places[i];
 
-        ratelimit_key_hash(&use->hasher, subject->key.data, subject->key.len,
-                           &hash);
+        /* rules of one limit follow one another, and have one key */
+
+        if (i == 0 || subject->use != use) {
+            use = subject->use;
+
+            ratelimit_key_hash(&use->hasher, subject->key.data,
+                               subject->key.len, &hash);
+        }
 
         zone = use->zone;
         remote |= zone->backend;
 
-        item = &q->items[i];
-        place = &q->places[i];
-        subject = &q->subjects[i];
+        place->table = zone->table;
+        place->hash = hash;
 
-        do {
-            item->shape = &zone->shape;
-            item->verdict.stamp = 0;
-            item++;
-
-            place->table = zone->table;
-            place->hash = hash;
-            place++;
-
-            subject->backend = zone->backend;
-            subject->stamp = 0;
-            subject++;
-
-            i++;
-
-        } while (i < n && subject->use == use);
-
-    } while (i < n);
+        subject->backend = zone->backend;
+    }
 
     return remote;
 }
@@ -167,9 +164,16 @@ ngx_http_ratelimit_query_look(ngx_http_ratelimit_query_t *q)
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q)
 {
+    ngx_uint_t                      i;
     ngx_http_ratelimit_progress_t  *progress;
 
     q->allowed = 0;
+
+    for (i = 0; i < q->n; i++) {
+        q->items[i].shape = &q->subjects[i].use->zone->shape;
+        q->items[i].verdict.stamp = 0;
+        q->subjects[i].stamp = 0;
+    }
 
     progress = ngx_palloc(q->pool, sizeof(ngx_http_ratelimit_progress_t));
     if (progress == NULL) {
@@ -456,7 +460,7 @@ ngx_http_ratelimit_query_describe(ngx_http_ratelimit_query_t *q)
         if (q->subjects[i].backend == NGX_HTTP_RATELIMIT_SHM
             || q->subjects[i].backend == NGX_HTTP_RATELIMIT_LOCAL)
         {
-            ratelimit_table_explain(&q->items[i], &q->places[i], 1);
+            ratelimit_table_describe(&q->items[i], &q->places[i], 1);
         }
     }
 

@@ -29,8 +29,8 @@ typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
 
 /*
  * A set of counters in a zone.  Uses of one name share their counters; the
- * zone's own have the empty name.  The store sets hasher, and class of each
- * rule, when the configuration has been read.
+ * zone's own have the empty name.  The store sets hasher when the configuration
+ * has been read.
  */
 
 typedef struct {
@@ -148,6 +148,7 @@ struct ngx_http_ratelimit_zone_s {
     ngx_http_ratelimit_fail_e       fail;
     ngx_str_t                       redis_name;  /* as configured, or empty */
     ratelimit_shape_t               shape;
+    uint32_t                        packed;    /* counts permit packed states */
 
     const ngx_http_ratelimit_store_t  *store;
     uintptr_t                       rank;      /* stores are asked in this
@@ -225,8 +226,9 @@ extern const size_t  ngx_http_ratelimit_row_size;
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_query_decide(
     ngx_http_ratelimit_query_t *q);
 
-/* compiled by itself for a lone rule, which needs no loops */
+/* compiled by itself for one and for two rules, which need no loops */
 ngx_int_t ngx_http_ratelimit_query_decide_one(ngx_http_ratelimit_query_t *q);
+ngx_int_t ngx_http_ratelimit_query_decide_two(ngx_http_ratelimit_query_t *q);
 ngx_int_t ngx_http_ratelimit_query_decide_any(ngx_http_ratelimit_query_t *q);
 
 /*
@@ -303,8 +305,17 @@ ngx_http_ratelimit_query_add(ngx_http_ratelimit_query_t *q, ngx_uint_t n,
 static ratelimit_inline ngx_int_t
 ngx_http_ratelimit_query_decide(ngx_http_ratelimit_query_t *q)
 {
-    return (q->n == 1) ? ngx_http_ratelimit_query_decide_one(q)
-                       : ngx_http_ratelimit_query_decide_any(q);
+    switch (q->n) {
+
+    case 1:
+        return ngx_http_ratelimit_query_decide_one(q);
+
+    case 2:
+        return ngx_http_ratelimit_query_decide_two(q);
+
+    default:
+        return ngx_http_ratelimit_query_decide_any(q);
+    }
 }
 
 

@@ -228,22 +228,23 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     use = zone->uses.elts;
 
     together = 1;
+    zone->packed = 1;
 
     ratelimit_shape_fit(shape, 1);
 
     for (i = 0; i < zone->uses.nelts; i++) {
         for (k = 0; k < use[i]->nrules; k++) {
-            ratelimit_table_fit(shape, &use[i]->rules[k]);
+            zone->packed &= ratelimit_table_fit(shape, &use[i]->rules[k]);
         }
 
         if (use[i]->bound) {
-            ratelimit_table_fit(shape, use[i]->bound);
+            zone->packed &= ratelimit_table_fit(shape, use[i]->bound);
         }
 
         together = ngx_max(together, use[i]->together);
     }
 
-    if (!ratelimit_table_holds(shape,
+    if (!ratelimit_table_holds(shape, zone->packed,
                                zone->shm_zone->shm.size - ngx_pagesize,
                                together))
     {
@@ -264,7 +265,7 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     zone->shm_zone->shm.name.data = p;
     p = ngx_sprintf(p, "%V %d %uD %uD %uD %uD ", &zone->name,
                     (int) shape->algorithm, shape->buckets, shape->width,
-                    shape->ring, shape->wide);
+                    shape->ring, zone->packed);
     p = ngx_cpymem(p, zone->key_text.data, zone->key_text.len);
     zone->shm_zone->shm.name.len = p - zone->shm_zone->shm.name.data;
 

@@ -1,6 +1,6 @@
 
 /*
- * The slow half of the lock: who is alive, and waiting.
+ * The slow half of the lock: which processes are alive, and waiting.
  */
 
 
@@ -18,12 +18,12 @@
 #define RATELIMIT_TAKEN_MASK     ((1u << (32 - RATELIMIT_LIFELINE_BITS)) - 1)
 
 /*
- * Who waits does not look at the lock all the time: as long as its line is in
- * the holder's cache he can use it again and again, at no cost.
+ * A waiting process does not look at the lock all the time: as long as its
+ * cache line is the holder's, the holder can use it again and again at no cost.
  */
 #define RATELIMIT_PAUSES         48
 
-/* looks at the lock before a waiting process gives the processor away */
+/* looks at the lock before a waiting process yields the processor */
 #define RATELIMIT_SPINS          8
 
 /* yields before it asks whether the holder lives */
@@ -136,13 +136,13 @@ ratelimit_lifeline_claim(ratelimit_lifeline_t *line)
 
 
 int
-ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t who)
+ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t name)
 {
     uint32_t               taken;
     ratelimit_lifeline_t  *line;
 
-    line = &lifelines->line[who & (RATELIMIT_LIFELINES - 1)];
-    taken = who >> RATELIMIT_LIFELINE_BITS;
+    line = &lifelines->line[name & (RATELIMIT_LIFELINES - 1)];
+    taken = name >> RATELIMIT_LIFELINE_BITS;
 
     if (__atomic_load_n(&line->taken, __ATOMIC_ACQUIRE) != taken) {
         return 0;

@@ -2,13 +2,13 @@
 /*
  * A lock of one word that survives the death of its holder.
  *
- * Each process takes a lifeline when it starts: a robust mutex that it never
- * gives back, so that the kernel tells everybody when it is gone.  A lock
- * names its holder; who waits too long asks whether the holder lives, and
- * takes the lock over from the dead.
+ * Each process takes a lifeline when it starts: a robust mutex that it holds as
+ * long as it lives, so that the kernel tells the others when it is dead.  A
+ * lock names its holder; a process that has waited for long checks whether the
+ * holder lives, and takes the lock over from a dead one.
  *
- * The other half of the word counts releases: who reads without the lock sees
- * by it whether somebody wrote meanwhile.
+ * The other half of the word counts releases: a process that reads without the
+ * lock sees by it whether another one has written meanwhile.
  */
 
 
@@ -40,13 +40,13 @@ ratelimit_lifelines_t *ratelimit_lifelines_create(void *memory);
 /* the calling process' name, never 0; 0 if there are too many processes */
 uint32_t ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines);
 
-int ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t who);
+int ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t name);
 
 
-/* lets somebody who uses the lock go on, for a microsecond or so */
+/* pauses for a microsecond or so, to let the holder of a lock go on */
 void ratelimit_lock_yield(void);
 
-/* takes a lock that somebody holds, now or when he is gone */
+/* takes a lock that is held, when it is released or its holder is dead */
 void ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines);
 
@@ -65,7 +65,7 @@ ratelimit_trylock(ratelimit_lock_t *lock, uint32_t me)
         return 0;
     }
 
-    /* who reads without the lock must see it taken before any write */
+    /* readers without the lock must see it taken before any write */
     __atomic_thread_fence(__ATOMIC_RELEASE);
 
     return 1;
@@ -93,7 +93,7 @@ ratelimit_unlock(ratelimit_lock_t *lock)
 }
 
 
-/* reading without the lock: returns 0 if somebody holds it */
+/* begins to read without the lock: returns 0 if it is held */
 
 static inline int
 ratelimit_read_begin(const ratelimit_lock_t *lock, uint64_t *ticket)
@@ -104,7 +104,7 @@ ratelimit_read_begin(const ratelimit_lock_t *lock, uint64_t *ticket)
 }
 
 
-/* takes the lock if nobody has held it since the ticket was given */
+/* takes the lock if it was not held since the ticket was given */
 
 static inline int
 ratelimit_lock_unchanged(ratelimit_lock_t *lock, uint64_t ticket, uint32_t me)
@@ -122,7 +122,7 @@ ratelimit_lock_unchanged(ratelimit_lock_t *lock, uint64_t ticket, uint32_t me)
 }
 
 
-/* whether nobody has held it since the ticket was given */
+/* whether the lock was not held since the ticket was given */
 
 static inline int
 ratelimit_read_end(const ratelimit_lock_t *lock, uint64_t ticket)

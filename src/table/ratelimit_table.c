@@ -1,80 +1,68 @@
 
 /*
- * The table itself: how the memory is cut, and where in it a key belongs.
+ * The table itself: how the memory is cut, its rules, and what it reports.
  */
 
 
 #include <string.h>
 
-#include "table/ratelimit_slot.h"
+#include "table/ratelimit_table_slot.h"
 
 
 #define RATELIMIT_MAGIC          0x3274696d696c7472ULL
 
 /*
- * Small zones have segments of few slots, so that workers do not meet in them;
- * the larger a segment, the more evenly its buckets fill.
+ * Small zones have segments of few slots, so that workers rarely meet in one;
+ * the larger a segment, the more evenly its lines fill.
  */
 #define RATELIMIT_SEGMENT_SLOTS  4096
 #define RATELIMIT_SEGMENT_MIN    512
 #define RATELIMIT_SEGMENTS       64
 
-/* bytes of a state from which on a block, and none too many, takes less room */
-#define RATELIMIT_INNER          32
-
 /* less is not worth the name of a table */
 #define RATELIMIT_TABLE_MIN      8192
 #define RATELIMIT_BLOCKS_MIN     2
 
-/* slots for 100 blocks, in buckets of 8: up to this load no key is displaced */
+/* slots for 100 blocks, in lines of 8: up to this load no key is displaced */
 #define RATELIMIT_SLOTS_PER_100  150
 
 
-static int ratelimit_table_small(const ratelimit_shape_t *shape);
+static void ratelimit_table_set_kind(ratelimit_table_t *table,
+    const ratelimit_shape_t *shape, uint32_t packed);
 static int ratelimit_table_cut(ratelimit_table_t *table, void *memory,
     size_t size);
 static size_t ratelimit_table_slots(ratelimit_table_t *table, size_t size);
 static size_t ratelimit_table_align(size_t size);
-static uint32_t ratelimit_table_epoch_shift(uint32_t nbuckets);
+static uint32_t ratelimit_table_epoch_shift(uint32_t nlines);
 static uint32_t ratelimit_table_segments(size_t slots);
-static void ratelimit_table_classify(const ratelimit_table_t *table,
-    const ratelimit_rule_t *rule, ratelimit_class_t *class);
-static uint32_t ratelimit_table_find_class(const ratelimit_header_t *header,
-    const ratelimit_class_t *class, uint32_t i, uint32_t n);
 
 
 ratelimit_table_t *
 ratelimit_table_open(ratelimit_table_t *table, void *memory, size_t size,
-    const ratelimit_shape_t *shape, const ratelimit_hash_t *secret,
-    ratelimit_lifelines_t *lifelines)
+    const ratelimit_shape_t *shape, uint32_t packed,
+    const ratelimit_hash_t *secret, ratelimit_lifelines_t *lifelines)
 {
     ratelimit_header_t  *header;
 
     memset(table, 0, sizeof(ratelimit_table_t));
 
-    table->shape = *shape;
-    table->algorithm = ratelimit_algorithms[shape->algorithm];
-    table->lifelines = lifelines;
+    ratelimit_table_set_kind(table, shape, packed);
 
-    if (ratelimit_table_small(shape)) {
-        table->shape.width = sizeof(uint32_t);
-    }
+    table->lifelines = lifelines;
 
     if (!ratelimit_table_cut(table, memory, size)) {
         return NULL;
     }
 
-    table->brief = table->small
-                   || table->algorithm->size(&table->shape)
-                      == RATELIMIT_KEPT * sizeof(ratelimit_state_t);
-    table->quick = ratelimit_quick(table);
+    table->instance = ratelimit_table_instance(&table->kind);
 
     header = table->header;
 
     if (header->magic == RATELIMIT_MAGIC) {
 
-        if (header->size != size
-            || memcmp(&header->shape, &table->shape, sizeof(ratelimit_shape_t))
+        if (header->size != size || header->packed != packed
+            || memcmp(&header->shape, &table->kind.shape,
+                      sizeof(ratelimit_shape_t))
                != 0)
         {
             return NULL;
@@ -85,7 +73,8 @@ ratelimit_table_open(ratelimit_table_t *table, void *memory, size_t size,
 
     header->magic = RATELIMIT_MAGIC;
     header->size = size;
-    header->shape = table->shape;
+    header->shape = table->kind.shape;
+    header->packed = packed;
     header->secret = *secret;
     header->nclasses = 1;
 
@@ -93,17 +82,40 @@ ratelimit_table_open(ratelimit_table_t *table, void *memory, size_t size,
 }
 
 
-static int
-ratelimit_table_small(const ratelimit_shape_t *shape)
+static void
+ratelimit_table_set_kind(ratelimit_table_t *table,
+    const ratelimit_shape_t *shape, uint32_t packed)
 {
-    return !shape->wide
-           && shape->algorithm != RATELIMIT_SLIDING_LOG
-           && (shape->algorithm != RATELIMIT_SLIDING_WINDOW
-               || shape->buckets == 1);
+    ratelimit_kind_t             *kind;
+    const ratelimit_algorithm_t  *algorithm;
+
+    algorithm = ratelimit_algorithms[shape->algorithm];
+
+    table->algorithm = algorithm;
+    table->packed = packed;
+
+    kind = &table->kind;
+
+    kind->shape = *shape;
+    kind->form = algorithm->form;
+    kind->drips = algorithm->drips;
+    kind->look = algorithm->look;
+    kind->charge = algorithm->charge;
+
+    if (packed && ratelimit_pack_possible(shape)) {
+        kind->where = RATELIMIT_IN_WORD;
+        kind->shape.width = sizeof(uint32_t);
+        kind->size = algorithm->size(&kind->shape);
+        return;
+    }
+
+    kind->size = algorithm->size(shape);
+    kind->where = (kind->size <= RATELIMIT_MAX_IN_LINE) ? RATELIMIT_IN_LINE
+                                                        : RATELIMIT_IN_BLOCK;
 }
 
 
-/* cuts the memory into header, segments, buckets and blocks */
+/* cuts the memory into header, segments, lines and blocks */
 
 static int
 ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
@@ -131,23 +143,23 @@ ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
     p += size;
     rest -= size;
 
-    most = rest / table->bucket_size * RATELIMIT_WAYS;
+    most = rest / table->line_size * RATELIMIT_LINE_SLOTS;
     slots = (slots < most) ? slots : most;
 
-    table->nbuckets = slots / RATELIMIT_WAYS / table->nsegments;
+    table->nlines = slots / RATELIMIT_LINE_SLOTS / table->nsegments;
     table->slots = (ratelimit_slot_t *) p;
 
-    if (table->nbuckets == 0) {
+    if (table->nlines == 0) {
         return 0;
     }
 
-    table->epoch_shift = ratelimit_table_epoch_shift(table->nbuckets);
+    table->epoch_shift = ratelimit_table_epoch_shift(table->nlines);
 
     if (table->block_size == 0) {
         return 1;
     }
 
-    size = (size_t) table->nbuckets * table->nsegments * table->bucket_size;
+    size = (size_t) table->nlines * table->nsegments * table->line_size;
     p += size;
     rest -= size;
 
@@ -160,31 +172,28 @@ ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
 }
 
 
-/* how many so many bytes give, and of which kind */
+/* how many slots fit so many bytes; sets the sizes of their parts */
 
 static size_t
 ratelimit_table_slots(ratelimit_table_t *table, size_t size)
 {
-    size_t  state, slot;
+    size_t  slot;
 
-    state = table->algorithm->size(&table->shape);
-
-    table->small = ratelimit_table_small(&table->shape);
-    table->size = sizeof(uint64_t);
+    table->slot_size = sizeof(uint64_t);
     table->nblocks = 0;
     table->block_size = 0;
     table->blocks = NULL;
     table->owners = NULL;
 
-    if (!table->small && state <= RATELIMIT_INNER) {
-        table->size = state;
+    if (table->kind.where == RATELIMIT_IN_LINE) {
+        table->slot_size = table->kind.size;
 
-    } else if (!table->small) {
-        table->block_size = state;
+    } else if (table->kind.where == RATELIMIT_IN_BLOCK) {
+        table->block_size = table->kind.size;
     }
 
-    slot = sizeof(ratelimit_slot_t) + table->size;
-    table->bucket_size = RATELIMIT_WAYS * slot;
+    slot = sizeof(ratelimit_slot_t) + table->slot_size;
+    table->line_size = RATELIMIT_LINE_SLOTS * slot;
 
     if (table->block_size == 0) {
         return size / slot;
@@ -199,18 +208,19 @@ ratelimit_table_slots(ratelimit_table_t *table, size_t size)
 static size_t
 ratelimit_table_align(size_t size)
 {
-    return (size + RATELIMIT_LINE - 1) / RATELIMIT_LINE * RATELIMIT_LINE;
+    return (size + RATELIMIT_CACHE_LINE - 1) / RATELIMIT_CACHE_LINE
+           * RATELIMIT_CACHE_LINE;
 }
 
 
 /* an epoch is about a sixteenth of a segment's slots */
 
 static uint32_t
-ratelimit_table_epoch_shift(uint32_t nbuckets)
+ratelimit_table_epoch_shift(uint32_t nlines)
 {
     uint32_t  shift;
 
-    for (shift = 0; nbuckets * RATELIMIT_WAYS >> (shift + 5); shift++) {
+    for (shift = 0; nlines * RATELIMIT_LINE_SLOTS >> (shift + 5); shift++) {
         /* void */
     }
 
@@ -234,25 +244,22 @@ ratelimit_table_segments(size_t slots)
 }
 
 
-/* a small state has fewer bits for counts: a wide one is kept in a block */
-
-void
+uint32_t
 ratelimit_table_fit(ratelimit_shape_t *shape, const ratelimit_rule_t *rule)
 {
     ratelimit_shape_fit(shape, rule->ceiling);
 
-    shape->wide |= rule->ceiling > ratelimit_slot_small(shape, rule);
+    return rule->ceiling <= ratelimit_pack_most(shape, rule);
 }
 
 
 int
-ratelimit_table_holds(const ratelimit_shape_t *shape, size_t size,
-    size_t items)
+ratelimit_table_holds(const ratelimit_shape_t *shape, uint32_t packed,
+    size_t size, size_t items)
 {
     ratelimit_table_t  table;
 
-    table.shape = *shape;
-    table.algorithm = ratelimit_algorithms[shape->algorithm];
+    ratelimit_table_set_kind(&table, shape, packed);
 
     if (!ratelimit_table_cut(&table, NULL, size)) {
         return 0;
@@ -280,84 +287,50 @@ ratelimit_table_secret(const ratelimit_table_t *table)
 }
 
 
-uint32_t
-ratelimit_table_class(ratelimit_table_t *table, const ratelimit_rule_t *rule,
-    uint32_t me)
+void
+ratelimit_table_add_rule(ratelimit_table_t *table,
+    const ratelimit_rule_t *rule, uint32_t me)
 {
-    uint32_t             i, n;
-    ratelimit_class_t    class;
+    uint64_t             horizon;
+    ratelimit_class_t   *class;
     ratelimit_header_t  *header;
 
     header = table->header;
 
-    ratelimit_table_classify(table, rule, &class);
+    /* after so long the last of the rule's counters has expired */
 
-    /* classes are only ever added, so they can be read without the lock */
+    horizon = 2 * rule->period;
 
-    n = __atomic_load_n(&header->nclasses, __ATOMIC_ACQUIRE);
-    i = ratelimit_table_find_class(header, &class, 1, n);
+    if (table->kind.drips) {
+        horizon = (rule->ceiling / rule->limit + 2) * rule->period
+                  + rule->wait;
+    }
 
-    if (i < n
-        && __atomic_load_n(&header->horizon, __ATOMIC_RELAXED)
-           >= class.horizon)
+    if (__atomic_load_n(&header->horizon, __ATOMIC_RELAXED) >= horizon
+        && ratelimit_table_class(table, rule))
     {
-        return i;
+        return;
     }
 
     ratelimit_lock(&header->lock, me, table->lifelines);
 
-    if (header->horizon < class.horizon) {
-        __atomic_store_n(&header->horizon, class.horizon, __ATOMIC_RELAXED);
+    if (header->horizon < horizon) {
+        __atomic_store_n(&header->horizon, horizon, __ATOMIC_RELAXED);
     }
 
-    i = ratelimit_table_find_class(header, &class, 1, header->nclasses);
+    if (header->nclasses < RATELIMIT_CLASSES
+        && ratelimit_table_class(table, rule) == 0)
+    {
+        class = &header->classes[header->nclasses];
 
-    if (i == RATELIMIT_CLASSES) {
-        i = 0;
+        class->period = rule->period;
+        class->limit = table->kind.drips ? rule->limit : 1;
 
-    } else if (i == header->nclasses) {
-        header->classes[i] = class;
-        __atomic_store_n(&header->nclasses, i + 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&header->nclasses, header->nclasses + 1,
+                         __ATOMIC_RELEASE);
     }
 
     ratelimit_unlock(&header->lock);
-
-    return i;
-}
-
-
-/* what tells when a state runs out, and after how long the last of them has */
-
-static void
-ratelimit_table_classify(const ratelimit_table_t *table,
-    const ratelimit_rule_t *rule, ratelimit_class_t *class)
-{
-    class->period = rule->period;
-    class->limit = 1;
-    class->horizon = 2 * rule->period;
-
-    if (table->shape.algorithm == RATELIMIT_TOKEN_BUCKET
-        || table->shape.algorithm == RATELIMIT_LEAKY_BUCKET)
-    {
-        class->limit = rule->limit;
-        class->horizon = (rule->ceiling / rule->limit + 2) * rule->period
-                         + rule->wait;
-    }
-}
-
-
-static uint32_t
-ratelimit_table_find_class(const ratelimit_header_t *header,
-    const ratelimit_class_t *class, uint32_t i, uint32_t n)
-{
-    while (i < n
-           && (header->classes[i].period != class->period
-               || header->classes[i].limit != class->limit))
-    {
-        i++;
-    }
-
-    return i;
 }
 
 
@@ -378,56 +351,57 @@ ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now)
 
     evicted = __atomic_load_n(&header->evicted, __ATOMIC_RELAXED);
 
-    if (evicted == __atomic_load_n(&header->told, __ATOMIC_RELAXED)) {
+    if (evicted == __atomic_load_n(&header->reported, __ATOMIC_RELAXED)) {
         return 0;
     }
 
-    last = __atomic_load_n(&header->told_at, __ATOMIC_RELAXED);
+    last = __atomic_load_n(&header->reported_at, __ATOMIC_RELAXED);
 
     if (now < last + RATELIMIT_SECOND
-        || !__atomic_compare_exchange_n(&header->told_at, &last, now, 0,
+        || !__atomic_compare_exchange_n(&header->reported_at, &last, now, 0,
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     {
         return 0;
     }
 
     return evicted
-           - __atomic_exchange_n(&header->told, evicted, __ATOMIC_ACQ_REL);
+           - __atomic_exchange_n(&header->reported, evicted, __ATOMIC_ACQ_REL);
 }
 
 
 int
-ratelimit_table_tell(ratelimit_table_t *table, uint32_t thing, uint64_t now)
+ratelimit_table_once_a_second(ratelimit_table_t *table, uint32_t event,
+    uint64_t now)
 {
     uint32_t   ms;
     uint64_t   last, *place;
 
     ms = (uint32_t) (now / 1000);
-    place = &table->header->things[thing % RATELIMIT_TOLD];
+    place = &table->header->reports[event % RATELIMIT_REPORTS];
 
     last = __atomic_load_n(place, __ATOMIC_RELAXED);
 
-    if (last >> 32 == thing && ms - (uint32_t) last < 1000) {
+    if (last >> 32 == event && ms - (uint32_t) last < 1000) {
         return 0;
     }
 
     return __atomic_compare_exchange_n(place, &last,
-                                       ((uint64_t) thing << 32) | ms, 0,
+                                       ((uint64_t) event << 32) | ms, 0,
                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 
 void
-ratelimit_table_note_eviction(ratelimit_table_t *table,
-    const ratelimit_party_t *party)
+ratelimit_table_count_eviction(ratelimit_table_t *table,
+    const ratelimit_lockset_t *set)
 {
     (void) __atomic_fetch_add(&table->header->evicted, 1, __ATOMIC_RELAXED);
 
-    if (party->clock.now
-        >= __atomic_load_n(&table->header->told_at, __ATOMIC_RELAXED)
+    if (set->clock->now
+        >= __atomic_load_n(&table->header->reported_at, __ATOMIC_RELAXED)
            + RATELIMIT_SECOND)
     {
-        party->places[0].evicted = 1;
+        set->places[0].evicted = 1;
     }
 }
 
@@ -438,6 +412,6 @@ ratelimit_table_segment(const ratelimit_table_t *table,
 {
     return &table->segments[((unsigned char *) slot
                              - (unsigned char *) table->slots)
-                            / ((size_t) table->nbuckets
-                               * table->bucket_size)];
+                            / ((size_t) table->nlines
+                               * table->line_size)];
 }

@@ -3,12 +3,12 @@
  * The table of counters in memory that processes share.
  *
  * A key is known by a keyed hash.  The hash picks a segment, which has a lock
- * of its own, and two buckets of eight slots in it, where the counters stand;
- * large ones are in blocks (ratelimit_layout.h).
+ * of its own, and two lines of eight slots in it, where the counters stand;
+ * large ones are in blocks (ratelimit_table_layout.h).
  *
- * A process that dies at any instruction, even with locks held, harms nobody:
- * every write leaves a sound state, and the lock of a dead process is taken
- * over (ratelimit_lock.h).
+ * A process may be killed at any instruction, even with locks held: every write
+ * leaves a sound state, and another process takes over the lock of a dead one
+ * (ratelimit_lock.h).
  */
 
 
@@ -22,10 +22,13 @@
 
 
 /* no decision has more limits in one table */
-#define RATELIMIT_MAX_ITEMS  256
+#define RATELIMIT_MAX_ITEMS   256
 
-/* words of a state that are kept to be explained: as the default has */
-#define RATELIMIT_KEPT       4
+/*
+ * Words of a state that a place remembers: as many as a sliding_window with
+ * buckets=10 and counters of four bytes has.
+ */
+#define RATELIMIT_REMEMBERED  7
 
 
 typedef struct ratelimit_table_s    ratelimit_table_t;
@@ -35,25 +38,50 @@ typedef struct ratelimit_place_s    ratelimit_place_t;
 
 
 typedef struct {
-    uint64_t                        id;       /* fingerprint, class, guard */
+    uint64_t                        id;       /* fingerprint, class, usage */
 } ratelimit_slot_t;
 
 
-/* decisions about one key, compiled for a shape, see ratelimit_quick.c */
+/* where a table keeps states */
 
-typedef int (*ratelimit_quick_pt)(ratelimit_item_t *items,
-    ratelimit_place_t *places, const ratelimit_clock_t *clock, uint32_t me);
+typedef enum {
+    RATELIMIT_IN_WORD = 0,      /* packed, in the line */
+    RATELIMIT_IN_LINE,
+    RATELIMIT_IN_BLOCK
+} ratelimit_where_e;
+
+
+/* how a table keeps and changes states; the compiler knows the usual kinds */
 
 typedef struct {
-    ratelimit_quick_pt              one;      /* of one limit */
-    ratelimit_quick_pt              two;
-} ratelimit_quick_t;
+    ratelimit_shape_t               shape;
+    ratelimit_where_e               where;
+    ratelimit_form_e                form;
+    uint32_t                        drips;
+    uint32_t                        size;     /* bytes of a state */
+    ratelimit_look_pt               look;
+    ratelimit_charge_pt             charge;
+} ratelimit_kind_t;
+
+
+/* a decision compiled for a kind, see ratelimit_table_decide.c */
+
+typedef int (*ratelimit_decide_pt)(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
+    uint32_t me);
+
+typedef struct {
+    const ratelimit_kind_t         *kind;
+    ratelimit_decide_pt             one;      /* about one limit */
+    ratelimit_decide_pt             two;
+} ratelimit_instance_t;
 
 
 /* a process' view of a table; all else is in the shared memory */
 
 struct ratelimit_table_s {
-    ratelimit_shape_t               shape;
+    ratelimit_kind_t                kind;
+    const ratelimit_instance_t     *instance; /* for this kind, or NULL */
     const ratelimit_algorithm_t    *algorithm;
     ratelimit_lifelines_t          *lifelines;
     ratelimit_table_t              *older;    /* see seal */
@@ -65,75 +93,77 @@ struct ratelimit_table_s {
     unsigned char                  *blocks;
     uint32_t                       *owners;   /* of blocks: slots, from 1 on */
 
+    uint32_t                        packed;   /* the argument of open */
     uint32_t                        nsegments;
-    uint32_t                        nbuckets; /* of a segment */
-    uint32_t                        bucket_size;
-    uint32_t                        size;     /* of a slot's part of it, but
+    uint32_t                        nlines;   /* of a segment */
+    uint32_t                        line_size;
+    uint32_t                        slot_size;  /* of a slot's part of it, but
                                                  for its id */
-    uint32_t                        small;    /* states are one word */
     uint32_t                        nblocks;  /* 0 if there are none */
     uint32_t                        block_size;
     uint32_t                        epoch_shift;
-    uint32_t                        brief;    /* states can be kept */
-    const ratelimit_quick_t        *quick;    /* or NULL */
 };
 
 
-/* where one limit of a decision is counted */
+/* where one limit of a decision is counted; the caller sets table and hash */
 
 struct ratelimit_place_s {
     ratelimit_table_t              *table;
     ratelimit_hash_t                hash;     /* of the key */
 
-    /* private to the table while it decides */
+    /* set by a decision */
 
-    ratelimit_table_t              *active;
+    ratelimit_table_t              *active;   /* the table, or an older one */
+    unsigned                        evicted;  /* the first place's: a counter
+                                                 had to go for this decision,
+                                                 and this can be reported */
+
+    /* private to the table */
+
     ratelimit_segment_t            *segment;
-    ratelimit_slot_t               *bucket[2]; /* the second one is known only
-                                                 if the first was in vain */
-    uint64_t                        mix;      /* of key and period */
+    ratelimit_slot_t               *line[2];
     ratelimit_slot_t               *slot;
-    ratelimit_segment_t            *blocked;  /* what others are holding */
-    unsigned                        evicted;  /* the first one's: somebody had
-                                                 to go for one of them, and
-                                                 this is to be told now */
     uint64_t                        fingerprint;
     uint64_t                        ticket;
     size_t                          order;    /* n'th place to be locked */
-    ratelimit_state_t               state[RATELIMIT_KEPT];  /* a small one, or a
-                                                 copy, see explain */
-    uint64_t                        asked;    /* cost that is not in it */
+    ratelimit_state_t               state[RATELIMIT_REMEMBERED];  /* unpacked,
+                                                 or a copy, see describe */
+    uint64_t                        cost;     /* what is not in it */
     ratelimit_clock_t               clock;
-    ratelimit_rule_t                rule;     /* as far as it fits */
+    ratelimit_rule_t                rule;     /* restrained, see migrate */
 };
 
 
 /*
  * Makes a table in size bytes at memory, which begin with a cache line and are
- * zeros, or opens the one that is there.  The secret is that of a new table; an
- * old one keeps its own.  Returns NULL if the memory is too small or holds a
- * table of another shape.
+ * zeros, or opens the one that is there.  States are packed if the caller says
+ * that all rules permit it, and their form does.  The secret is that of a new
+ * table; an old one keeps its own.  Returns NULL if the memory is too small or
+ * holds a table of another shape.
  */
 ratelimit_table_t *ratelimit_table_open(ratelimit_table_t *table, void *memory,
-    size_t size, const ratelimit_shape_t *shape,
+    size_t size, const ratelimit_shape_t *shape, uint32_t packed,
     const ratelimit_hash_t *secret, ratelimit_lifelines_t *lifelines);
 
-/* makes the shape large enough for a rule; to be done before open */
-void ratelimit_table_fit(ratelimit_shape_t *shape,
+/*
+ * Makes the shape large enough for a rule; to be done before open.  Returns
+ * whether a packed state is large enough, too.
+ */
+uint32_t ratelimit_table_fit(ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule);
 
 /* whether a table of so many bytes is large enough for so many at once */
-int ratelimit_table_holds(const ratelimit_shape_t *shape, size_t size,
-    size_t items);
+int ratelimit_table_holds(const ratelimit_shape_t *shape, uint32_t packed,
+    size_t size, size_t items);
 
 void *ratelimit_table_memory(const ratelimit_table_t *table, size_t *size);
 const ratelimit_hash_t *ratelimit_table_secret(const ratelimit_table_t *table);
 
 /*
- * The class of a rule, to be kept in it: by it a table knows when a counter
- * has run out.  0 if the table knows too many already.
+ * To be called for each rule before its first decision, so that the table knows
+ * when its counters expire.
  */
-uint32_t ratelimit_table_class(ratelimit_table_t *table,
+void ratelimit_table_add_rule(ratelimit_table_t *table,
     const ratelimit_rule_t *rule, uint32_t me);
 
 
@@ -141,16 +171,8 @@ uint32_t ratelimit_table_class(ratelimit_table_t *table,
  * One decision about all places.  The caller sets table and hash of each
  * place, rule, cost and insist of each item; times are multiples of a
  * millisecond, and of a clock that all processes share and that never goes
- * back, though one of them may be late in reading it.
- * Returns 1 if all were charged, 0 if none was.
- */
-int ratelimit_table_check(ratelimit_item_t *items, ratelimit_place_t *places,
-    size_t n, const ratelimit_clock_t *clock, uint32_t me);
-
-/*
- * The same for who may not want to know all: of the verdicts only that is set
- * which ratelimit_algorithm_t's glance sets, and brief.  Explain tells the rest
- * of them, as it was at that time, if it was not told yet.
+ * back, though a process may be late in reading it.  Sets the first group of
+ * each verdict.  Returns 1 if all limits allow.
  */
 static inline int ratelimit_table_decide(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
@@ -158,30 +180,36 @@ static inline int ratelimit_table_decide(ratelimit_item_t *items,
 int ratelimit_table_decide_any(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
     uint32_t me);
-void ratelimit_table_explain(ratelimit_item_t *items,
+
+/*
+ * Sets the figures of all verdicts as they were at the time of the decision,
+ * whatever has happened since.  Items without a state, which the table has not
+ * decided about, are passed over.
+ */
+void ratelimit_table_describe(ratelimit_item_t *items,
     const ratelimit_place_t *places, size_t n);
 
-/* gives back what check charged; the verdicts hold the stamps */
+/* takes back what a decision charged; the verdicts hold the stamps */
 void ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me);
 
-/* counters that were dropped before their time since the table was made */
+/* counters that were evicted alive since the table was made */
 uint64_t ratelimit_table_evicted(const ratelimit_table_t *table);
 
-/* the same since this was last told, once a second at most; otherwise 0 */
+/* the same since the last report, once a second at most; otherwise 0 */
 uint64_t ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now);
 
 /*
- * Whether some thing, known by its hash, was not told for a second; then it
- * counts as told now.  Two that share a place may be told more often.
+ * Returns 1 once a second for an event, known by its hash.  Two events that
+ * share a place may be reported more often.
  */
-int ratelimit_table_tell(ratelimit_table_t *table, uint32_t thing,
+int ratelimit_table_once_a_second(ratelimit_table_t *table, uint32_t event,
     uint64_t now);
 
 
 /*
- * Succession (ratelimit_succession.c).  A table follows an older one that has
- * the same secret, algorithm and buckets.  Until the older one is sealed,
+ * Migration (ratelimit_table_migrate.c).  A table follows an older one that
+ * has the same secret, algorithm and buckets.  Until the older one is sealed,
  * which is once no process is left that knows it alone, all count there; from
  * then on each counter moves when its key is seen.  Spent is an older table
  * in which nothing counts any more.
@@ -191,24 +219,28 @@ int ratelimit_table_sealed(const ratelimit_table_t *older);
 int ratelimit_table_spent(const ratelimit_table_t *older, uint64_t now);
 
 
+/* picks the decision that is compiled for the tables of all places */
+
 static inline int
 ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me)
 {
-    ratelimit_table_t  *table;
+    const ratelimit_table_t  *first, *second;
 
-    table = places[0].table;
+    first = places[0].table;
 
-    if (table->quick && table->older == NULL) {
+    if (first->instance && first->older == NULL) {
 
         if (n == 1) {
-            return table->quick->one(items, places, clock, me);
+            return first->instance->one(items, places, n, clock, me);
         }
 
-        if (n == 2 && places[1].table == table
-            && places[1].hash.hi == places[0].hash.hi)
+        second = places[1].table;
+
+        if (n == 2 && second->instance == first->instance
+            && second->older == NULL)
         {
-            return table->quick->two(items, places, clock, me);
+            return first->instance->two(items, places, n, clock, me);
         }
     }
 

@@ -39,6 +39,8 @@ typedef struct {
     unsigned                insist;   /* refused requests count, too */
     uint64_t                asked;    /* so many */
     uint64_t                secret;   /* of the next table, if not 0 */
+
+    const ratelimit_instance_t  *instance;
 } fleet_t;
 
 
@@ -81,6 +83,7 @@ fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
     uint32_t buckets)
 {
     size_t            i;
+    uint32_t          packed;
     ratelimit_hash_t  secret;
 
     secret.lo = f->secret ? f->secret : 0x0123456789abcdef;
@@ -91,8 +94,10 @@ fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
     f->shape.algorithm = algorithm;
     f->shape.buckets = buckets;
 
+    packed = 1;
+
     for (i = 0; i < f->n; i++) {
-        ratelimit_table_fit(&f->shape, &f->rules[i]);
+        packed &= ratelimit_table_fit(&f->shape, &f->rules[i]);
     }
 
     if (f->lifelines == NULL) {
@@ -104,18 +109,19 @@ fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
 
     if (f->lifelines == NULL || f->me == 0
         || ratelimit_table_open(&f->table, fleet_memory(size), size, &f->shape,
-                                &secret, f->lifelines)
+                                packed, &secret, f->lifelines)
            == NULL)
     {
         fprintf(stderr, "the table does not open\n");
         exit(2);
     }
 
+    f->instance = f->table.instance;
+
     ratelimit_hasher_init(&f->hasher, ratelimit_table_secret(&f->table));
 
     for (i = 0; i < f->n; i++) {
-        f->rules[i].class = ratelimit_table_class(&f->table, &f->rules[i],
-                                                  f->me);
+        ratelimit_table_add_rule(&f->table, &f->rules[i], f->me);
     }
 }
 
@@ -149,14 +155,14 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
     clock.now = f->now;
     clock.wall = f->now;
 
-    /* by turns in both ways, which must not be told apart */
+    /* by turns as compiled for the kind and as for all others */
 
-    if (f->asked++ % 2) {
-        return ratelimit_table_check(items, places, f->n, &clock, f->me);
-    }
+    f->table.instance = (f->asked++ % 2) ? f->instance : NULL;
 
     allowed = ratelimit_table_decide(items, places, f->n, &clock, f->me);
-    ratelimit_table_explain(items, places, f->n);
+    ratelimit_table_describe(items, places, f->n);
+
+    f->table.instance = f->instance;
 
     return allowed;
 }

@@ -6,7 +6,7 @@
  */
 
 
-#include "table/ratelimit_slot.h"
+#include "table/ratelimit_table_slot.h"
 
 #include "fleet.h"
 

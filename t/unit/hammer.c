@@ -174,7 +174,7 @@ hammer_hit_two(fleet_t *f, uint64_t key)
     fleet_hash(f, key, &places[0].hash);
     fleet_hash(f, UINT64_MAX, &places[1].hash);
 
-    return ratelimit_table_check(items, places, 2, &clock, f->me);
+    return ratelimit_table_decide(items, places, 2, &clock, f->me);
 }
 
 

@@ -137,7 +137,7 @@ table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
     place.table = &f.table;
     place.hash = hash;
 
-    tap_ok(ratelimit_table_check(&item, &place, 1, &clock, f.me) == 1
+    tap_ok(ratelimit_table_decide(&item, &place, 1, &clock, f.me) == 1
            && fleet_hit(&f, key) == 0,
            "%s buckets=%u: the second is refused",
            ratelimit_algorithms[algorithm]->name, buckets);

@@ -2,24 +2,30 @@
 /*
  * What stands where in a table's memory.  For the files of the table only.
  *
- * A slot's id is 54 bits of fingerprint, 4 of class, one that tells that its
- * key is being refused, and 5 of the epoch in which it was used last.  The ids
- * of a bucket are a cache line.  In the lines behind it each slot has a state,
- * small (ratelimit_small.h) or of a few words, or else the number of the block
- * that holds a larger one.
+ * Eight slots are a line: their ids share a cache line, and their states stand
+ * in the memory behind it, packed into a word (ratelimit_table_pack.h) or of a
+ * few words, or else the number of the block that holds a larger one.
+ *
+ * A slot's id is 54 bits of fingerprint, 4 of class, and 6 of usage: whether
+ * its key is being refused, and the epoch in which it was used last.
  */
 
 
-#ifndef _RATELIMIT_LAYOUT_H_INCLUDED_
-#define _RATELIMIT_LAYOUT_H_INCLUDED_
+#ifndef _RATELIMIT_TABLE_LAYOUT_H_INCLUDED_
+#define _RATELIMIT_TABLE_LAYOUT_H_INCLUDED_
 
 
 #include "core/ratelimit_math.h"
 #include "table/ratelimit_table.h"
 
 
-#define RATELIMIT_LINE               64
-#define RATELIMIT_WAYS               (RATELIMIT_LINE / sizeof(ratelimit_slot_t))
+#define RATELIMIT_CACHE_LINE         64
+#define RATELIMIT_LINE_SLOTS                                                  \
+    (RATELIMIT_CACHE_LINE / sizeof(ratelimit_slot_t))
+
+/* bytes; a larger state, of which there are none too many, is in a block */
+#define RATELIMIT_MAX_IN_LINE        32
+
 #define RATELIMIT_CLASSES            16
 
 #define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x3ff)
@@ -28,15 +34,21 @@
                                       << RATELIMIT_CLASS_SHIFT)
 #define RATELIMIT_EPOCHS             32
 #define RATELIMIT_REFUSED            ((uint64_t) RATELIMIT_EPOCHS)
+#define RATELIMIT_USAGE_MASK         (2 * RATELIMIT_EPOCHS - 1ULL)
 
-/* places to remember what was told, and when */
-#define RATELIMIT_TOLD               512
+/* places to remember when something was reported last */
+#define RATELIMIT_REPORTS            512
 
+
+/*
+ * By its class a table knows when a slot expires: rules of one period have the
+ * same, and of one limit if what was taken drips back.  Class 0, which has no
+ * period, is that of all rules that found no other.
+ */
 
 typedef struct {
     uint64_t                        limit;
     uint64_t                        period;
-    uint64_t                        horizon;
 } ratelimit_class_t;
 
 
@@ -45,6 +57,7 @@ struct ratelimit_header_s {
     uint64_t                        size;
     ratelimit_hash_t                secret;
     ratelimit_shape_t               shape;
+    uint32_t                        packed;
 
     uint64_t                        sealed;   /* when, 0 if it is not */
     uint64_t                        horizon;  /* no counter lives longer */
@@ -53,16 +66,16 @@ struct ratelimit_header_s {
     uint32_t                        nclasses;
     ratelimit_class_t               classes[RATELIMIT_CLASSES];
 
-    /* what changes when a zone is full, in a line of its own */
+    /* what changes when a zone is full, in a cache line of its own */
 
-    uint64_t                        line[8];
+    uint64_t                        padding[8];
     uint64_t                        evicted;
-    uint64_t                        told;     /* of these */
-    uint64_t                        told_at;
+    uint64_t                        reported; /* of these */
+    uint64_t                        reported_at;
     uint32_t                        fresh;    /* blocks never used begin here */
     uint32_t                        hand;     /* of the clock over the blocks */
 
-    uint64_t                        things[RATELIMIT_TOLD];  /* hash, ms */
+    uint64_t                        reports[RATELIMIT_REPORTS];  /* hash, ms */
 };
 
 
@@ -78,7 +91,7 @@ struct ratelimit_segment_s {
 
 /* the number is that of the block + 1: 0 and numbers too large give NULL */
 
-static inline ratelimit_state_t *
+static ratelimit_inline ratelimit_state_t *
 ratelimit_block(const ratelimit_table_t *table, uint64_t number)
 {
     if (number - 1 >= table->nblocks) {
@@ -95,23 +108,23 @@ ratelimit_block(const ratelimit_table_t *table, uint64_t number)
 static ratelimit_inline uint64_t *
 ratelimit_slot_word(const ratelimit_slot_t *slot)
 {
-    return (uint64_t *) &slot[RATELIMIT_WAYS].id;
+    return (uint64_t *) &slot[RATELIMIT_LINE_SLOTS].id;
 }
 
 
 /* the same of any size */
 
 static ratelimit_inline ratelimit_state_t *
-ratelimit_slot_inner(const ratelimit_slot_t *slot, size_t size)
+ratelimit_slot_words(const ratelimit_slot_t *slot, size_t size)
 {
     uintptr_t  p;
 
     p = (uintptr_t) slot;
 
-    return (ratelimit_state_t *) ((p | (RATELIMIT_LINE - 1)) + 1
-                                  + p % RATELIMIT_LINE
+    return (ratelimit_state_t *) ((p | (RATELIMIT_CACHE_LINE - 1)) + 1
+                                  + p % RATELIMIT_CACHE_LINE
                                     * (size / sizeof(ratelimit_slot_t)));
 }
 
 
-#endif /* _RATELIMIT_LAYOUT_H_INCLUDED_ */
+#endif /* _RATELIMIT_TABLE_LAYOUT_H_INCLUDED_ */

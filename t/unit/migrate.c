@@ -34,19 +34,19 @@ typedef struct {
 } pair_t;
 
 
-static void succession_run(fleet_t *f, int number, void *data);
-static void succession_await(tally_t *tally, uint64_t more);
-static unsigned succession_wrong(fleet_t *f, tally_t *tally, uint64_t limit);
-static void succession_stop(uint32_t *stop, pid_t *pid, int n);
-static void succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
+static void migrate_run(fleet_t *f, int number, void *data);
+static void migrate_await(tally_t *tally, uint64_t more);
+static unsigned migrate_wrong(fleet_t *f, tally_t *tally, uint64_t limit);
+static void migrate_stop(uint32_t *stop, pid_t *pid, int n);
+static void migrate_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     size_t old_size, size_t new_size, uint64_t new_limit);
-static void succession_pair_run(fleet_t *f, int number, void *data);
-static void succession_pair(void);
-static void succession_chain(void);
+static void migrate_pair_run(fleet_t *f, int number, void *data);
+static void migrate_pair(void);
+static void migrate_chain(void);
 
 
 static void
-succession_run(fleet_t *f, int number, void *data)
+migrate_run(fleet_t *f, int number, void *data)
 {
     tally_t   *tally = data;
     uint32_t  *stop;
@@ -68,7 +68,7 @@ succession_run(fleet_t *f, int number, void *data)
 
 
 static void
-succession_await(tally_t *tally, uint64_t more)
+migrate_await(tally_t *tally, uint64_t more)
 {
     uint64_t  goal;
 
@@ -83,7 +83,7 @@ succession_await(tally_t *tally, uint64_t more)
 /* uses up what is left of each key; counts the keys that got another sum */
 
 static unsigned
-succession_wrong(fleet_t *f, tally_t *tally, uint64_t limit)
+migrate_wrong(fleet_t *f, tally_t *tally, uint64_t limit)
 {
     unsigned  wrong;
     uint64_t  key;
@@ -104,7 +104,7 @@ succession_wrong(fleet_t *f, tally_t *tally, uint64_t limit)
 
 
 static void
-succession_stop(uint32_t *stop, pid_t *pid, int n)
+migrate_stop(uint32_t *stop, pid_t *pid, int n)
 {
     int  i;
 
@@ -117,7 +117,7 @@ succession_stop(uint32_t *stop, pid_t *pid, int n)
 
 
 static void
-succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
+migrate_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     size_t old_size, size_t new_size, uint64_t new_limit)
 {
     int       i;
@@ -134,10 +134,10 @@ succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     fleet_open(&old, old_size, algorithm, buckets);
 
     for (i = 0; i < OLD; i++) {
-        pid[i] = fleet_fork(&old, succession_run, i, tally);
+        pid[i] = fleet_fork(&old, migrate_run, i, tally);
     }
 
-    succession_await(tally, KEYS * LIMIT / 8);
+    migrate_await(tally, KEYS * LIMIT / 8);
 
     /* the newer table has a view of its own of the older one */
 
@@ -148,21 +148,21 @@ succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     new.table.older = &old.table;
 
     for (i = OLD; i < OLD + NEW; i++) {
-        pid[i] = fleet_fork(&new, succession_run, i, tally);
+        pid[i] = fleet_fork(&new, migrate_run, i, tally);
     }
 
-    succession_await(tally, KEYS * LIMIT / 8);
+    migrate_await(tally, KEYS * LIMIT / 8);
 
-    succession_stop(&tally->stop_old, pid, OLD);
-    succession_await(tally, KEYS * LIMIT / 8);
+    migrate_stop(&tally->stop_old, pid, OLD);
+    migrate_await(tally, KEYS * LIMIT / 8);
 
     ratelimit_table_seal(&old.table, new.now);
 
-    succession_await(tally, KEYS * LIMIT / 8);
+    migrate_await(tally, KEYS * LIMIT / 8);
 
-    succession_stop(&tally->stop_new, pid + OLD, NEW);
+    migrate_stop(&tally->stop_new, pid + OLD, NEW);
 
-    wrong = succession_wrong(&new, tally, new_limit);
+    wrong = migrate_wrong(&new, tally, new_limit);
 
     tap_ok(wrong == 0 && ratelimit_table_evicted(&old.table) == 0
            && ratelimit_table_evicted(&new.table) == 0,
@@ -179,7 +179,7 @@ succession_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
  */
 
 static void
-succession_pair_run(fleet_t *f, int number, void *data)
+migrate_pair_run(fleet_t *f, int number, void *data)
 {
     pair_t             *pair = data;
     uint64_t            key, seed;
@@ -208,7 +208,7 @@ succession_pair_run(fleet_t *f, int number, void *data)
         fleet_hash(pair->x, key, &places[0].hash);
         fleet_hash(pair->y, UINT64_MAX, &places[1].hash);
 
-        (void) ratelimit_table_check(items, places, 2, &clock, f->me);
+        (void) ratelimit_table_decide(items, places, 2, &clock, f->me);
 
         __atomic_fetch_add(&pair->tally->asked, 1, __ATOMIC_RELAXED);
     }
@@ -216,7 +216,7 @@ succession_pair_run(fleet_t *f, int number, void *data)
 
 
 static void
-succession_pair(void)
+migrate_pair(void)
 {
     int      i, round;
     pid_t    pid[NEW + 1];
@@ -245,13 +245,13 @@ succession_pair(void)
         pair.tally = fleet_memory(sizeof(tally_t));
 
         for (i = 0; i < NEW + 1; i++) {
-            pid[i] = fleet_fork(&x, succession_pair_run, i, &pair);
+            pid[i] = fleet_fork(&x, migrate_pair_run, i, &pair);
         }
 
-        succession_await(pair.tally, 2000);
+        migrate_await(pair.tally, 2000);
         ratelimit_table_seal(&old.table, old.now);
-        succession_await(pair.tally, 2000);
-        succession_stop(&pair.tally->stop_new, pid, NEW + 1);
+        migrate_await(pair.tally, 2000);
+        migrate_stop(&pair.tally->stop_new, pid, NEW + 1);
     }
 
     tap_ok(1, "two tables, one sealed under load %d times: nobody hangs", 40);
@@ -261,7 +261,7 @@ succession_pair(void)
 /* who is in the chain, and when it is let go */
 
 static void
-succession_chain(void)
+migrate_chain(void)
 {
     fleet_t   a, b, c;
     unsigned  admitted;
@@ -305,22 +305,22 @@ main(void)
 {
     (void) alarm(120);   /* a hang is a failure */
 
-    succession_test(RATELIMIT_FIXED_WINDOW, 0, 1 << 20, 4 << 20, LIMIT);
-    succession_test(RATELIMIT_FIXED_WINDOW, 0, 4 << 20, 1 << 20, LIMIT);
-    succession_test(RATELIMIT_FIXED_WINDOW, 0, 1 << 20, 1 << 20, 150);
-    succession_test(RATELIMIT_TOKEN_BUCKET, 0, 1 << 20, 2 << 20, LIMIT);
-    succession_test(RATELIMIT_TOKEN_BUCKET, 0, 1 << 20, 8 << 20, 200);
-    succession_test(RATELIMIT_LEAKY_BUCKET, 0, 1 << 20, 2 << 20, LIMIT);
-    succession_test(RATELIMIT_SLIDING_WINDOW, 1, 1 << 20, 2 << 20, LIMIT);
-    succession_test(RATELIMIT_SLIDING_WINDOW, 10, 1 << 20, 2 << 20, LIMIT);
-    succession_test(RATELIMIT_SLIDING_WINDOW, 10, 2 << 20, 1 << 20, LIMIT);
-    succession_test(RATELIMIT_SLIDING_LOG, 0, 1 << 20, 2 << 20, LIMIT);
-    succession_test(RATELIMIT_SLIDING_LOG, 0, 2 << 20, 4 << 20, 130);
-    succession_test(RATELIMIT_SLIDING_WINDOW, 10, 1 << 20, 2 << 20, 70000);
-    succession_test(RATELIMIT_SLIDING_WINDOW, 1, 1 << 20, 2 << 20, 300000);
+    migrate_test(RATELIMIT_FIXED_WINDOW, 0, 1 << 20, 4 << 20, LIMIT);
+    migrate_test(RATELIMIT_FIXED_WINDOW, 0, 4 << 20, 1 << 20, LIMIT);
+    migrate_test(RATELIMIT_FIXED_WINDOW, 0, 1 << 20, 1 << 20, 150);
+    migrate_test(RATELIMIT_TOKEN_BUCKET, 0, 1 << 20, 2 << 20, LIMIT);
+    migrate_test(RATELIMIT_TOKEN_BUCKET, 0, 1 << 20, 8 << 20, 200);
+    migrate_test(RATELIMIT_LEAKY_BUCKET, 0, 1 << 20, 2 << 20, LIMIT);
+    migrate_test(RATELIMIT_SLIDING_WINDOW, 1, 1 << 20, 2 << 20, LIMIT);
+    migrate_test(RATELIMIT_SLIDING_WINDOW, 10, 1 << 20, 2 << 20, LIMIT);
+    migrate_test(RATELIMIT_SLIDING_WINDOW, 10, 2 << 20, 1 << 20, LIMIT);
+    migrate_test(RATELIMIT_SLIDING_LOG, 0, 1 << 20, 2 << 20, LIMIT);
+    migrate_test(RATELIMIT_SLIDING_LOG, 0, 2 << 20, 4 << 20, 130);
+    migrate_test(RATELIMIT_SLIDING_WINDOW, 10, 1 << 20, 2 << 20, 70000);
+    migrate_test(RATELIMIT_SLIDING_WINDOW, 1, 1 << 20, 2 << 20, 300000);
 
-    succession_pair();
-    succession_chain();
+    migrate_pair();
+    migrate_chain();
 
     return tap_done();
 }

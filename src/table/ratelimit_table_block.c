@@ -9,16 +9,17 @@
 
 #include <string.h>
 
-#include "table/ratelimit_slot.h"
+#include "table/ratelimit_table_slot.h"
 
 
 /* blocks looked at before the one of them that is worth least has to go */
 #define RATELIMIT_BLOCK_SAMPLE  8
 
 /*
- * Blocks that others hold are passed over, so that a sample may be small: an
- * offender goes only if so many samples found nobody else.  If they found
- * nobody at all, others hold too many segments, and may wait for ours.
+ * Blocks whose segments other processes hold are passed over, so that a sample
+ * may be small: a key that is being refused loses its block only if so many
+ * samples found no other.  If they found none at all, other processes hold too
+ * many segments, and may wait for one of this decision.
  */
 #define RATELIMIT_BLOCK_ROUNDS  32
 
@@ -26,30 +27,31 @@
 typedef struct {
     uint32_t                        number;
     int                             worth;
-} ratelimit_victim_t;
+} ratelimit_block_choice_t;
 
 
 static int ratelimit_block_claim(ratelimit_table_t *table, uint32_t number,
     uint32_t owner, uint32_t former);
 static int ratelimit_block_try(ratelimit_table_t *table, uint32_t number,
-    uint32_t owner, const ratelimit_party_t *party,
-    ratelimit_victim_t *victim);
+    uint32_t owner, ratelimit_lockset_t *set,
+    ratelimit_block_choice_t *choice);
 static int ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
-    uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
-    ratelimit_victim_t *victim);
-static int ratelimit_block_holds(const ratelimit_party_t *party,
+    uint32_t owner, ratelimit_slot_t *slot, ratelimit_lockset_t *set,
+    ratelimit_block_choice_t *choice);
+static int ratelimit_block_holds(ratelimit_lockset_t *set,
     const ratelimit_segment_t *segment);
 
 
-/* of a log all but the words that tell its length may stay */
+/* some algorithms need only the first words of a state to be zero */
 
 void
 ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number)
 {
     size_t  size;
 
-    size = table->shape.algorithm == RATELIMIT_SLIDING_LOG
-           ? 2 * sizeof(ratelimit_state_t) : table->block_size;
+    size = table->algorithm->head
+           ? table->algorithm->head * sizeof(ratelimit_state_t)
+           : table->block_size;
 
     memset(ratelimit_block(table, number), 0, size);
 }
@@ -57,10 +59,10 @@ ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number)
 
 uint32_t
 ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
-    const ratelimit_party_t *party)
+    ratelimit_lockset_t *set)
 {
     uint32_t             number, owner, tries, rounds;
-    ratelimit_victim_t   victim, *wanted;
+    ratelimit_block_choice_t   choice, *wanted;
     ratelimit_header_t  *header;
 
     header = table->header;
@@ -77,8 +79,8 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
     }
 
     for (rounds = 0; rounds < RATELIMIT_BLOCK_ROUNDS; rounds++) {
-        victim.number = 0;
-        wanted = &victim;
+        choice.number = 0;
+        wanted = &choice;
 
         for (tries = 0; tries <= RATELIMIT_BLOCK_SAMPLE; tries++) {
 
@@ -87,18 +89,18 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
 
             if (tries == RATELIMIT_BLOCK_SAMPLE) {
 
-                if (victim.number && victim.worth >= (int) RATELIMIT_REFUSED
+                if (choice.number && choice.worth >= (int) RATELIMIT_REFUSED
                     && rounds + 1 < RATELIMIT_BLOCK_ROUNDS)
                 {
                     break;
                 }
 
-                number = victim.number;
+                number = choice.number;
                 wanted = NULL;
             }
 
             if (number
-                && ratelimit_block_try(table, number, owner, party, wanted))
+                && ratelimit_block_try(table, number, owner, set, wanted))
             {
                 return number;
             }
@@ -120,13 +122,13 @@ ratelimit_block_claim(ratelimit_table_t *table, uint32_t number,
 
 
 /*
- * Takes a block that is free or has run out.  A live one is taken if victim is
+ * Takes a block that is free or has run out.  A live one is taken if choice is
  * NULL, otherwise noted there if it has more reason to go.
  */
 
 static int
 ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
-    const ratelimit_party_t *party, ratelimit_victim_t *victim)
+    ratelimit_lockset_t *set, ratelimit_block_choice_t *choice)
 {
     int                   held, taken;
     uint32_t              former;
@@ -142,26 +144,26 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
     slot = &table->slots[former - 1];
     segment = ratelimit_table_segment(table, slot);
 
-    held = ratelimit_block_holds(party, segment);
+    held = ratelimit_block_holds(set, segment);
 
-    if (!held && !ratelimit_trylock(&segment->lock, party->me)) {
-        party->places[0].blocked = segment;
+    if (!held && !ratelimit_trylock(&segment->lock, set->me)) {
+        set->blocked = segment;
         return 0;
     }
 
     taken = 0;
 
-    /* a slot of this party that has no name yet looks as if it were empty */
+    /* a slot of this set that has no name yet looks as if it were empty */
 
     if (table->owners[number - 1] == former
-        && !ratelimit_slot_in_use(party, slot))
+        && !ratelimit_slot_in_use(set, slot))
     {
         if (slot->id == 0 || *ratelimit_slot_word(slot) != number) {
             taken = ratelimit_block_claim(table, number, owner, former);
 
         } else {
-            taken = ratelimit_block_seize(table, number, owner, slot, party,
-                                          victim);
+            taken = ratelimit_block_seize(table, number, owner, slot, set,
+                                          choice);
         }
     }
 
@@ -177,29 +179,29 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
 
 static int
 ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
-    uint32_t owner, ratelimit_slot_t *slot, const ratelimit_party_t *party,
-    ratelimit_victim_t *victim)
+    uint32_t owner, ratelimit_slot_t *slot, ratelimit_lockset_t *set,
+    ratelimit_block_choice_t *choice)
 {
     int                   worth;
     uint64_t              next;
     ratelimit_segment_t  *segment;
 
-    if (!ratelimit_slot_expired(table, slot, party->clock.now)) {
+    if (!ratelimit_evict_expired(table, slot, set->clock->now)) {
 
-        if (victim) {
+        if (choice) {
             segment = ratelimit_table_segment(table, slot);
             next = ratelimit_slot_epoch(table, segment) + 1;
             worth = ratelimit_slot_worth(slot->id, next);
 
-            if (victim->number == 0 || worth < victim->worth) {
-                victim->number = number;
-                victim->worth = worth;
+            if (choice->number == 0 || worth < choice->worth) {
+                choice->number = number;
+                choice->worth = worth;
             }
 
             return 0;
         }
 
-        ratelimit_table_note_eviction(table, party);
+        ratelimit_table_count_eviction(table, set);
     }
 
     __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
@@ -210,13 +212,13 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
 
 
 static int
-ratelimit_block_holds(const ratelimit_party_t *party,
+ratelimit_block_holds(ratelimit_lockset_t *set,
     const ratelimit_segment_t *segment)
 {
     size_t  i;
 
-    for (i = 0; i < party->n; i++) {
-        if (party->places[i].segment == segment) {
+    for (i = 0; i < set->n; i++) {
+        if (set->places[i].segment == segment) {
             return 1;
         }
     }

@@ -1,0 +1,118 @@
+
+/*
+ * The places of one decision, and the segments of tables that it holds while
+ * it is made.  For the files of the table only.
+ */
+
+
+#ifndef _RATELIMIT_LOCKSET_H_INCLUDED_
+#define _RATELIMIT_LOCKSET_H_INCLUDED_
+
+
+#include "table/ratelimit_table_slot.h"
+
+
+/* finds out where the limits are counted */
+void ratelimit_lockset_locate(ratelimit_item_t *items,
+    ratelimit_lockset_t *set);
+
+/* the table in which the i'th place is counted; those before it are located */
+ratelimit_table_t *ratelimit_lockset_active(const ratelimit_place_t *places,
+    size_t i);
+
+/* locks all segments, waiting for each, and finds all slots */
+void ratelimit_lockset_lock(ratelimit_item_t *items, ratelimit_lockset_t *set);
+
+/*
+ * Unlocks all, waits for the process that is in the way, which may be dead,
+ * and locks all again.
+ */
+void ratelimit_lockset_retry(ratelimit_item_t *items,
+    ratelimit_lockset_t *set);
+
+/* as those below, for places of several segments */
+int ratelimit_lockset_try_all(ratelimit_place_t *places, size_t n,
+    uint32_t me);
+void ratelimit_lockset_unlock_all(ratelimit_place_t *places, size_t n);
+
+
+/* n may be known to the compiler */
+
+static ratelimit_inline int
+ratelimit_lockset_is_single(const ratelimit_place_t *places, size_t n)
+{
+    size_t  i;
+
+#pragma GCC unroll 2
+
+    for (i = 1; i < n; i++) {
+        if (places[i].segment != places[0].segment) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/*
+ * Locks all segments if no other process has held one since the tickets were
+ * given; waits for none.
+ */
+
+static ratelimit_inline int
+ratelimit_lockset_try(ratelimit_place_t *places, size_t n, uint32_t me)
+{
+    if (ratelimit_lockset_is_single(places, n)) {
+        return ratelimit_lock_unchanged(&places[0].segment->lock,
+                                        places[0].ticket, me);
+    }
+
+    return ratelimit_lockset_try_all(places, n, me);
+}
+
+
+static ratelimit_inline void
+ratelimit_lockset_unlock(ratelimit_place_t *places, size_t n)
+{
+    if (ratelimit_lockset_is_single(places, n)) {
+        ratelimit_unlock(&places[0].segment->lock);
+
+    } else {
+        ratelimit_lockset_unlock_all(places, n);
+    }
+}
+
+
+/*
+ * A process that has not read its clock for long must not turn that of a
+ * counter back: the time is that of the process that came here last.
+ */
+
+static ratelimit_inline void
+ratelimit_lockset_catch_up(const ratelimit_segment_t *segment,
+    ratelimit_clock_t *clock)
+{
+    uint64_t  now;
+
+    now = __atomic_load_n(&segment->now, __ATOMIC_RELAXED);
+
+    if (now > clock->now) {
+        clock->wall += now - clock->now;
+        clock->now = now;
+    }
+}
+
+
+static ratelimit_inline void
+ratelimit_lockset_tick(ratelimit_segment_t *segment, ratelimit_clock_t *clock)
+{
+    ratelimit_lockset_catch_up(segment, clock);
+
+    if (segment->now != clock->now) {
+        __atomic_store_n(&segment->now, clock->now, __ATOMIC_RELAXED);
+    }
+}
+
+
+#endif /* _RATELIMIT_LOCKSET_H_INCLUDED_ */

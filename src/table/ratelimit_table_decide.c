@@ -1,0 +1,619 @@
+
+/*
+ * A decision: all segments that it concerns are held while it looks at all
+ * limits, and charges all or none.
+ *
+ * It is written once.  The compiler makes it for one and for two limits of each
+ * of the usual kinds of tables, where it knows the kind, and once for all
+ * others, where the kind is NULL and each place has that of its table.
+ */
+
+
+#include "core/ratelimit_bucket.h"
+#include "core/ratelimit_decide.h"
+#include "core/ratelimit_fixed_window.h"
+#include "core/ratelimit_sliding_window.h"
+#include "table/ratelimit_lockset.h"
+
+
+/* what was seen without a lock */
+
+#define RATELIMIT_SEEN_ALL      0x01    /* all places have slots */
+#define RATELIMIT_SEEN_STABLE   0x02    /* and a ticket to lock by */
+#define RATELIMIT_SEEN_REFUSED  0x04    /* a key may be known to be refused */
+
+
+static ratelimit_inline int ratelimit_decide_run(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
+    uint32_t me, const ratelimit_kind_t *kind);
+static ratelimit_inline unsigned ratelimit_decide_find(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_kind_t *kind);
+static ratelimit_inline int ratelimit_decide_refuse(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_kind_t *kind);
+static ratelimit_inline void ratelimit_decide_tick(ratelimit_place_t *places,
+    size_t n);
+static void ratelimit_decide_lock(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, uint32_t me);
+static ratelimit_inline int ratelimit_decide_look(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_kind_t *kind);
+static ratelimit_inline int ratelimit_decide_reserve(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, uint32_t me,
+    const ratelimit_kind_t *kind, int allowed);
+static ratelimit_inline void ratelimit_decide_charge(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, uint32_t me,
+    const ratelimit_kind_t *kind);
+static void ratelimit_decide_settle(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, uint32_t me);
+static ratelimit_inline void ratelimit_decide_remember(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_kind_t *kind,
+    const ratelimit_clock_t *clock, uint64_t cost);
+static ratelimit_inline const ratelimit_kind_t *ratelimit_decide_kind(
+    const ratelimit_kind_t *kind, const ratelimit_place_t *place);
+static inline void ratelimit_decide_set(ratelimit_lockset_t *set,
+    ratelimit_place_t *places, size_t n, uint32_t me);
+
+
+#define ratelimit_decide_instance(name, shape, where, form, drips, size,      \
+                                  look, charge)                               \
+                                                                              \
+static const ratelimit_kind_t  ratelimit_kind_##name = {                      \
+    shape, where, form, drips, size, look, charge                             \
+};                                                                            \
+                                                                              \
+                                                                              \
+static int                                                                    \
+ratelimit_decide_one_##name(ratelimit_item_t *items,                          \
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,      \
+    uint32_t me)                                                              \
+{                                                                             \
+    (void) n;                                                                 \
+                                                                              \
+    return ratelimit_decide_run(items, places, 1, clock, me,                  \
+                                &ratelimit_kind_##name);                      \
+}                                                                             \
+                                                                              \
+                                                                              \
+static int                                                                    \
+ratelimit_decide_two_##name(ratelimit_item_t *items,                          \
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,      \
+    uint32_t me)                                                              \
+{                                                                             \
+    (void) n;                                                                 \
+                                                                              \
+    return ratelimit_decide_run(items, places, 2, clock, me,                  \
+                                &ratelimit_kind_##name);                      \
+}
+
+
+#define ratelimit_shape(algorithm, buckets, width)                            \
+    { algorithm, buckets, width, 0 }
+
+
+ratelimit_decide_instance(fixed_window,
+    ratelimit_shape(RATELIMIT_FIXED_WINDOW, 1, 0),
+    RATELIMIT_IN_WORD, RATELIMIT_FORM_TIME_COUNT, 0, 16,
+    ratelimit_fixed_window_look, ratelimit_fixed_window_charge)
+
+ratelimit_decide_instance(token_bucket,
+    ratelimit_shape(RATELIMIT_TOKEN_BUCKET, 1, 0),
+    RATELIMIT_IN_WORD, RATELIMIT_FORM_TIME_COUNT, 1, 16,
+    ratelimit_token_bucket_look, ratelimit_bucket_charge)
+
+ratelimit_decide_instance(leaky_bucket,
+    ratelimit_shape(RATELIMIT_LEAKY_BUCKET, 1, 0),
+    RATELIMIT_IN_WORD, RATELIMIT_FORM_TIME_COUNT, 1, 16,
+    ratelimit_leaky_bucket_look, ratelimit_bucket_charge)
+
+ratelimit_decide_instance(sliding_window_1,
+    ratelimit_shape(RATELIMIT_SLIDING_WINDOW, 1, sizeof(uint32_t)),
+    RATELIMIT_IN_WORD, RATELIMIT_FORM_SUB_WINDOWS, 0, 16,
+    ratelimit_sliding_window_look, ratelimit_sliding_window_charge)
+
+ratelimit_decide_instance(sliding_window_10,
+    ratelimit_shape(RATELIMIT_SLIDING_WINDOW, 10, sizeof(uint16_t)),
+    RATELIMIT_IN_LINE, RATELIMIT_FORM_SUB_WINDOWS, 0, 32,
+    ratelimit_sliding_window_look, ratelimit_sliding_window_charge)
+
+ratelimit_decide_instance(sliding_window_10_wide,
+    ratelimit_shape(RATELIMIT_SLIDING_WINDOW, 10, sizeof(uint32_t)),
+    RATELIMIT_IN_BLOCK, RATELIMIT_FORM_SUB_WINDOWS, 0, 56,
+    ratelimit_sliding_window_look, ratelimit_sliding_window_charge)
+
+
+#define ratelimit_decide_entry(name)                                          \
+    { &ratelimit_kind_##name, ratelimit_decide_one_##name,                    \
+      ratelimit_decide_two_##name }
+
+static const ratelimit_instance_t  ratelimit_decide_instances[] = {
+    ratelimit_decide_entry(fixed_window),
+    ratelimit_decide_entry(token_bucket),
+    ratelimit_decide_entry(leaky_bucket),
+    ratelimit_decide_entry(sliding_window_1),
+    ratelimit_decide_entry(sliding_window_10),
+    ratelimit_decide_entry(sliding_window_10_wide)
+};
+
+
+const ratelimit_instance_t *
+ratelimit_table_instance(const ratelimit_kind_t *kind)
+{
+    size_t                       i;
+    const ratelimit_kind_t      *known;
+    const ratelimit_instance_t  *instance;
+
+    instance = ratelimit_decide_instances;
+
+    for (i = sizeof(ratelimit_decide_instances) / sizeof(ratelimit_instance_t);
+         i;
+         i--, instance++)
+    {
+        known = instance->kind;
+
+        if (known->shape.algorithm != kind->shape.algorithm
+            || known->where != kind->where || known->size != kind->size)
+        {
+            continue;
+        }
+
+        /* only sub-windows have buckets, and packed ones have one */
+
+        if (kind->where == RATELIMIT_IN_WORD
+            || (known->shape.buckets == kind->shape.buckets
+                && known->shape.width == kind->shape.width))
+        {
+            return instance;
+        }
+    }
+
+    return NULL;
+}
+
+
+int
+ratelimit_table_decide_any(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    return ratelimit_decide_run(items, places, n, clock, me, NULL);
+}
+
+
+/*
+ * The clock of the decision is the first place's.  N and the kind may be known
+ * to the compiler.
+ */
+
+static ratelimit_inline int
+ratelimit_decide_run(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me,
+    const ratelimit_kind_t *kind)
+{
+    int       allowed;
+    unsigned  seen;
+
+    places[0].clock = *clock;
+    places[0].evicted = 0;
+
+    seen = ratelimit_decide_find(items, places, n, kind);
+
+    if (seen & RATELIMIT_SEEN_REFUSED
+        && ratelimit_decide_refuse(items, places, n, kind))
+    {
+        return 0;
+    }
+
+    if (seen & RATELIMIT_SEEN_STABLE && ratelimit_lockset_try(places, n, me)) {
+        ratelimit_decide_tick(places, n);
+
+    } else {
+        ratelimit_decide_lock(items, places, n, me);
+        seen = 0;
+    }
+
+    allowed = ratelimit_decide_look(items, places, n, kind);
+
+    while (!(seen & RATELIMIT_SEEN_ALL)
+           && !ratelimit_decide_reserve(items, places, n, me, kind, allowed))
+    {
+        allowed = ratelimit_decide_look(items, places, n, kind);
+    }
+
+    if (allowed) {
+        ratelimit_decide_charge(items, places, n, me, kind);
+
+    } else {
+        ratelimit_decide_settle(items, places, n, me);
+    }
+
+    ratelimit_lockset_unlock(places, n);
+
+    return allowed;
+}
+
+
+/* looks for all slots without a lock */
+
+static ratelimit_inline unsigned
+ratelimit_decide_find(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_kind_t *kind)
+{
+    size_t              i;
+    uint64_t            segment, period, ticket;
+    unsigned            seen;
+    ratelimit_slot_t   *slot;
+    ratelimit_table_t  *active;
+    ratelimit_place_t  *place;
+    ratelimit_where_e   where;
+
+    seen = RATELIMIT_SEEN_ALL|RATELIMIT_SEEN_STABLE;
+
+#pragma GCC unroll 2
+
+    for (i = 0; i < n; i++) {
+        place = &places[i];
+
+        active = kind ? place->table : ratelimit_lockset_active(places, i);
+        where = kind ? kind->where : active->kind.where;
+        period = items[i].rule->period;
+        segment = ratelimit_slot_segment(active, &place->hash);
+
+        if (!ratelimit_read_begin(&active->segments[segment].lock, &ticket)) {
+            return 0;
+        }
+
+        ratelimit_slot_locate(active, place, segment, period, where);
+
+        slot = ratelimit_slot_find(place, segment, period, where);
+
+        place->slot = slot;
+        place->ticket = ticket;
+
+        if (slot == NULL) {
+            seen &= ~RATELIMIT_SEEN_ALL;
+
+        } else if (slot->id & RATELIMIT_REFUSED) {
+            seen |= RATELIMIT_SEEN_REFUSED;
+        }
+
+        if (kind == NULL && place->table->older) {
+            seen &= ~RATELIMIT_SEEN_STABLE;
+        }
+    }
+
+    return seen;
+}
+
+
+/*
+ * A key is refused again by reading alone: workers do not wait for one another,
+ * and no memory changes hands.
+ */
+
+static ratelimit_inline int
+ratelimit_decide_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_kind_t *kind)
+{
+    size_t              i;
+    ratelimit_place_t  *place;
+
+#pragma GCC unroll 2
+
+    for (i = 0; i < n; i++) {
+        place = &places[i];
+
+        /* a key that was not looked for in older tables may be there */
+
+        if (items[i].insist
+            || (kind == NULL && place->slot == NULL && place->active->older))
+        {
+            return 0;
+        }
+
+        ratelimit_lockset_catch_up(place->segment, &places[0].clock);
+    }
+
+    if (ratelimit_decide_look(items, places, n, kind)) {
+        return 0;
+    }
+
+#pragma GCC unroll 2
+
+    for (i = 0; i < n; i++) {
+        place = &places[i];
+
+        ratelimit_decide_remember(&items[i], place,
+                                  ratelimit_decide_kind(kind, place),
+                                  &places[0].clock, items[i].cost);
+
+        if (items[i].verdict.rebase
+            || !ratelimit_read_end(&place->segment->lock, place->ticket))
+        {
+            return 0;
+        }
+
+        /* the first refusal in an epoch is to be noted in the slot */
+
+        if (!items[i].verdict.allowed && place->slot
+            && !ratelimit_slot_is_refused(place))
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+static ratelimit_inline void
+ratelimit_decide_tick(ratelimit_place_t *places, size_t n)
+{
+    size_t  i;
+
+#pragma GCC unroll 2
+
+    for (i = 0; i < n; i++) {
+        if (i == 0 || places[i].segment != places[i - 1].segment) {
+            ratelimit_lockset_tick(places[i].segment, &places[0].clock);
+        }
+    }
+}
+
+
+/* another process holds a lock, or has held it, or the table is not alone */
+
+static ratelimit_noinline void
+ratelimit_decide_lock(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, uint32_t me)
+{
+    ratelimit_lockset_t  set;
+
+    ratelimit_decide_set(&set, places, n, me);
+
+    ratelimit_lockset_locate(items, &set);
+    ratelimit_lockset_lock(items, &set);
+}
+
+
+static ratelimit_inline int
+ratelimit_decide_look(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_kind_t *kind)
+{
+    int                      allowed;
+    size_t                   i;
+    ratelimit_item_t        *item;
+    ratelimit_place_t       *place;
+    const ratelimit_kind_t  *own;
+
+    allowed = 1;
+
+#pragma GCC unroll 2
+
+    for (i = 0; i < n; i++) {
+        item = &items[i];
+        place = &places[i];
+        own = ratelimit_decide_kind(kind, place);
+
+        item->shape = &place->active->kind.shape;
+        item->state = ratelimit_slot_state(place->active, own, place->slot,
+                                           place->state);
+
+        allowed &= ratelimit_item_look(item, &own->shape, &places[0].clock,
+                                       own->look);
+    }
+
+    return allowed;
+}
+
+
+/*
+ * All that will be written has a slot before anything is.  Returns 0 if all
+ * has to be looked at again, because another process was in the way.
+ */
+
+static ratelimit_inline int
+ratelimit_decide_reserve(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, uint32_t me, const ratelimit_kind_t *kind, int allowed)
+{
+    size_t                i;
+    ratelimit_item_t     *item;
+    ratelimit_place_t    *place;
+    ratelimit_lockset_t   set;
+
+    ratelimit_decide_set(&set, places, n, me);
+
+#pragma GCC unroll 2
+
+    for (i = 0; i < n; i++) {
+        item = &items[i];
+        place = &places[i];
+
+        if (place->slot || !ratelimit_item_changes(item, allowed)) {
+            continue;
+        }
+
+        if (!ratelimit_slot_reserve(place, &set)) {
+            ratelimit_lockset_retry(items, &set);
+            return 0;
+        }
+
+        item->state = ratelimit_slot_state(place->active,
+                                           ratelimit_decide_kind(kind, place),
+                                           place->slot, place->state);
+    }
+
+    return 1;
+}
+
+
+static ratelimit_inline void
+ratelimit_decide_charge(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, uint32_t me, const ratelimit_kind_t *kind)
+{
+    size_t                   i;
+    ratelimit_item_t        *item;
+    ratelimit_place_t       *place;
+    const ratelimit_kind_t  *own;
+
+#pragma GCC unroll 2
+
+    for (i = 0; i < n; i++) {
+        item = &items[i];
+        place = &places[i];
+        own = ratelimit_decide_kind(kind, place);
+
+        if (ratelimit_item_changes(item, 1)) {
+            ratelimit_item_charge(item, &own->shape, &places[0].clock,
+                                  own->charge);
+            ratelimit_slot_write(own, place->slot, item->state);
+            ratelimit_slot_use(place, item->rule, own, 0, me);
+        }
+
+        ratelimit_decide_remember(item, place, own, &places[0].clock, 0);
+    }
+}
+
+
+/* a refusal costs nothing, but is noted where the key has a slot */
+
+static ratelimit_noinline void
+ratelimit_decide_settle(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, uint32_t me)
+{
+    size_t                   i;
+    uint64_t                 refused, cost;
+    ratelimit_item_t        *item;
+    ratelimit_place_t       *place;
+    const ratelimit_kind_t  *kind;
+
+    for (i = 0; i < n; i++) {
+        item = &items[i];
+        place = &places[i];
+        kind = &place->active->kind;
+
+        refused = item->verdict.allowed ? 0 : RATELIMIT_REFUSED;
+        cost = item->cost;
+
+        if (ratelimit_item_changes(item, 0)) {
+            cost = ratelimit_item_settle(item, &places[0].clock);
+            ratelimit_slot_write(kind, place->slot, item->state);
+            ratelimit_slot_use(place, item->rule, kind, refused, me);
+
+        } else if (refused && place->slot) {
+            ratelimit_slot_use(place, item->rule, kind, refused, me);
+        }
+
+        ratelimit_decide_remember(item, place, kind, &places[0].clock, cost);
+    }
+}
+
+
+/*
+ * What describe needs: the state, some of the cost may be in it already.  A
+ * state that is too large to be remembered is described at once.
+ */
+
+static ratelimit_inline void
+ratelimit_decide_remember(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_kind_t *kind, const ratelimit_clock_t *clock,
+    uint64_t cost)
+{
+    if (kind->size > sizeof(place->state)) {
+        place->active->algorithm->describe(item->shape, item->rule,
+                                           item->state, clock, cost,
+                                           &item->verdict);
+        item->state = NULL;
+        return;
+    }
+
+    if (kind->where != RATELIMIT_IN_WORD) {
+        memcpy(place->state, item->state, kind->size);
+        item->state = place->state;
+    }
+
+    place->cost = cost;
+
+    if (&place->clock != clock) {
+        place->clock = *clock;
+    }
+}
+
+
+static ratelimit_inline const ratelimit_kind_t *
+ratelimit_decide_kind(const ratelimit_kind_t *kind,
+    const ratelimit_place_t *place)
+{
+    return kind ? kind : &place->active->kind;
+}
+
+
+static inline void
+ratelimit_decide_set(ratelimit_lockset_t *set, ratelimit_place_t *places,
+    size_t n, uint32_t me)
+{
+    set->places = places;
+    set->n = n;
+    set->clock = &places[0].clock;
+    set->me = me;
+    set->blocked = NULL;
+}
+
+
+void
+ratelimit_table_describe(ratelimit_item_t *items,
+    const ratelimit_place_t *places, size_t n)
+{
+    size_t                    i;
+    const ratelimit_place_t  *place;
+
+    for (i = 0; i < n; i++) {
+        place = &places[i];
+
+        if (items[i].state == NULL) {
+            continue;
+        }
+
+        place->active->algorithm->describe(items[i].shape, items[i].rule,
+                                           place->state, &place->clock,
+                                           place->cost, &items[i].verdict);
+        items[i].state = NULL;
+    }
+}
+
+
+void
+ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    size_t               i;
+    ratelimit_table_t   *table;
+    ratelimit_state_t   *state, words[2];
+    ratelimit_clock_t    now;
+    ratelimit_lockset_t  set;
+
+    now = *clock;
+
+    ratelimit_decide_set(&set, places, n, me);
+
+    set.clock = &now;
+
+    ratelimit_lockset_locate(items, &set);
+    ratelimit_lockset_lock(items, &set);
+
+    for (i = 0; i < n; i++) {
+
+        if (places[i].slot == NULL || items[i].cost == 0) {
+            continue;
+        }
+
+        table = places[i].active;
+        state = ratelimit_slot_state(table, &table->kind, places[i].slot,
+                                     words);
+
+        table->algorithm->refund(&table->kind.shape, items[i].rule, state,
+                                 &now, items[i].verdict.stamp,
+                                 items[i].cost);
+
+        ratelimit_slot_write(&table->kind, places[i].slot, state);
+    }
+
+    ratelimit_lockset_unlock(places, n);
+}

@@ -1,0 +1,206 @@
+
+/*
+ * A slot for a new key.
+ */
+
+
+#include "table/ratelimit_table_slot.h"
+
+
+/* empty slots of a line that are kept for keys that need them more */
+#define RATELIMIT_NEARLY_FULL   3
+
+
+static uint64_t ratelimit_slot_new_id(const ratelimit_place_t *place,
+    const ratelimit_rule_t *rule, uint32_t me);
+static inline void ratelimit_slot_clear(const ratelimit_slot_t *slot,
+    size_t size);
+static ratelimit_slot_t *ratelimit_slot_empty(
+    const ratelimit_place_t *place, const ratelimit_lockset_t *set);
+static ratelimit_slot_t *ratelimit_slot_make_room(ratelimit_place_t *place,
+    const ratelimit_lockset_t *set, uint64_t *number);
+
+
+/* as large as any algorithm looks at */
+
+const ratelimit_state_t  ratelimit_slot_never_seen[RATELIMIT_NEVER_SEEN];
+
+
+uint64_t
+ratelimit_slot_id(const ratelimit_place_t *place, const ratelimit_rule_t *rule,
+    uint32_t me)
+{
+    uint64_t  class;
+
+    class = ratelimit_table_class(place->active, rule);
+
+    if (class == 0
+        && place->active->header->nclasses < RATELIMIT_CLASSES)
+    {
+        return ratelimit_slot_new_id(place, rule, me);
+    }
+
+    return place->fingerprint | class << RATELIMIT_CLASS_SHIFT;
+}
+
+
+/* the table does not know the rule yet */
+
+static ratelimit_noinline uint64_t
+ratelimit_slot_new_id(const ratelimit_place_t *place,
+    const ratelimit_rule_t *rule, uint32_t me)
+{
+    uint64_t  class;
+
+    ratelimit_table_add_rule(place->active, rule, me);
+
+    class = ratelimit_table_class(place->active, rule);
+
+    return place->fingerprint | class << RATELIMIT_CLASS_SHIFT;
+}
+
+
+int
+ratelimit_slot_reserve(ratelimit_place_t *place, ratelimit_lockset_t *set)
+{
+    uint64_t            number;
+    ratelimit_slot_t   *slot;
+    ratelimit_table_t  *table;
+
+    table = place->active;
+    number = 0;
+    slot = NULL;
+
+    /* lines are filled from the front, and mostly stay full */
+
+    if ((table->nblocks == 0 || ratelimit_block_fresh(table))
+        && (place->line[0][RATELIMIT_LINE_SLOTS - 1].id == 0
+            || place->line[1][RATELIMIT_LINE_SLOTS - 1].id == 0))
+    {
+        slot = ratelimit_slot_empty(place, set);
+    }
+
+    if (slot == NULL) {
+        slot = ratelimit_slot_make_room(place, set, &number);
+    }
+
+    if (table->nblocks && number == 0) {
+        number = ratelimit_block_take(table, slot, set);
+
+        if (number == 0) {
+            return 0;
+        }
+    }
+
+    place->slot = slot;
+    place->segment->inserts++;
+
+    if (table->kind.where == RATELIMIT_IN_LINE) {
+        ratelimit_slot_clear(slot, table->slot_size);
+
+    } else {
+        *ratelimit_slot_word(slot) = number;
+    }
+
+    if (number) {
+        ratelimit_block_clear(table, number);
+    }
+
+    return 1;
+}
+
+
+/* of the usual size, which the compiler knows, no call is needed */
+
+static inline void
+ratelimit_slot_clear(const ratelimit_slot_t *slot, size_t size)
+{
+    ratelimit_state_t  *state;
+
+    state = ratelimit_slot_words(slot, size);
+
+    if (size == RATELIMIT_MAX_IN_LINE) {
+        memset(state, 0, RATELIMIT_MAX_IN_LINE);
+
+    } else {
+        memset(state, 0, size);
+    }
+}
+
+
+/*
+ * An empty slot of the first line, so that most keys are found there; of the
+ * emptier one if the first is nearly full, so that hardly any key finds none.
+ */
+
+static ratelimit_slot_t *
+ratelimit_slot_empty(const ratelimit_place_t *place,
+    const ratelimit_lockset_t *set)
+{
+    unsigned           i, k, n[2];
+    ratelimit_slot_t  *slot[2];
+
+    for (k = 0; k < 2; k++) {
+        n[k] = 0;
+        slot[k] = NULL;
+
+        /* the one in front, where keys are looked for first */
+
+        for (i = RATELIMIT_LINE_SLOTS; i > 0; i--) {
+            if (place->line[k][i - 1].id == 0
+                && !ratelimit_slot_in_use(set, &place->line[k][i - 1]))
+            {
+                slot[k] = &place->line[k][i - 1];
+                n[k]++;
+            }
+        }
+
+        if (n[k] > RATELIMIT_NEARLY_FULL) {
+            return slot[k];
+        }
+    }
+
+    return n[0] >= n[1] ? slot[0] : slot[1];
+}
+
+
+/*
+ * Evicts a slot, an expired one if there is one: returns it without an owner,
+ * and the number of the block that it has, if any.
+ */
+
+static ratelimit_slot_t *
+ratelimit_slot_make_room(ratelimit_place_t *place,
+    const ratelimit_lockset_t *set, uint64_t *number)
+{
+    int                worth;
+    ratelimit_slot_t  *slot, *empty;
+
+    slot = ratelimit_evict_choose(place, set, &worth);
+
+    if (worth != RATELIMIT_WORTHLESS) {
+
+        /*
+         * An empty slot that a dead process left is taken; and where there is
+         * no choice all blocks of the table are looked at.
+         */
+
+        if (worth >= (int) RATELIMIT_REFUSED) {
+            empty = ratelimit_slot_empty(place, set);
+
+            if (empty) {
+                return empty;
+            }
+        }
+
+        ratelimit_table_count_eviction(place->active, set);
+    }
+
+    if (ratelimit_block(place->active, *ratelimit_slot_word(slot))) {
+        *number = *ratelimit_slot_word(slot);
+    }
+
+    __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
+
+    return slot;
+}

@@ -1,0 +1,464 @@
+
+/*
+ * Slots: where one is, what is read and written there, and how a new key gets
+ * one.  For the files of the table only.
+ */
+
+
+#ifndef _RATELIMIT_TABLE_SLOT_H_INCLUDED_
+#define _RATELIMIT_TABLE_SLOT_H_INCLUDED_
+
+
+#include <string.h>
+
+#include "core/ratelimit_math.h"
+#include "table/ratelimit_table_layout.h"
+#include "table/ratelimit_table_pack.h"
+
+
+#define RATELIMIT_GOLDEN             0x9e3779b97f4a7c15ULL
+
+/* what an expired slot is worth, less than any other */
+#define RATELIMIT_WORTHLESS          -1
+
+/* words of the largest state but a log's, of which two are looked at */
+#define RATELIMIT_NEVER_SEEN         (2 + RATELIMIT_MAX_BUCKETS / 2)
+
+
+/* a decision's places, and the segments that it holds, ratelimit_lockset.h */
+
+typedef struct {
+    ratelimit_place_t              *places;
+    size_t                          n;
+    ratelimit_clock_t              *clock;    /* never behind a segment's */
+    uint32_t                        me;
+    ratelimit_segment_t            *blocked;  /* held by another process that
+                                                 may wait for this one */
+} ratelimit_lockset_t;
+
+
+/* a state never seen */
+extern const ratelimit_state_t
+    ratelimit_slot_never_seen[RATELIMIT_NEVER_SEEN];
+
+
+/* all periods of a key are in one segment, so that they need one lock */
+
+static ratelimit_inline uint64_t
+ratelimit_slot_segment(const ratelimit_table_t *table,
+    const ratelimit_hash_t *hash)
+{
+    return ((hash->hi >> 32) * table->nsegments) >> 32;
+}
+
+
+/* one of a segment's lines, by 16 bits */
+
+static ratelimit_inline ratelimit_slot_t *
+ratelimit_slot_line(const ratelimit_table_t *table, uint64_t segment,
+    uint64_t bits)
+{
+    uint64_t  n;
+
+    n = table->nlines;
+    n = segment * n + ((bits & 0xffff) * n >> 16);
+
+    return (ratelimit_slot_t *) ((unsigned char *) table->slots
+                                 + n * table->line_size);
+}
+
+
+/* picks the lines: each period of a key has others, so that all fill evenly */
+
+static ratelimit_inline uint64_t
+ratelimit_slot_bits(const ratelimit_hash_t *hash, uint64_t period)
+{
+    return hash->hi ^ (period * RATELIMIT_GOLDEN >> 32);
+}
+
+
+/* what stands in the id for a key and a period */
+
+static ratelimit_inline uint64_t
+ratelimit_slot_fingerprint(const ratelimit_hash_t *hash, uint64_t period)
+{
+    uint64_t  lo;
+
+    lo = (hash->lo ^ period * RATELIMIT_GOLDEN) & RATELIMIT_FINGERPRINT;
+
+    return lo ? lo : ~RATELIMIT_FINGERPRINT + 1;
+}
+
+
+/*
+ * States of a few words fill a few cache lines behind the ids: to have most of
+ * them come from memory with the ids takes as long as to have these come alone.
+ */
+
+static ratelimit_inline void
+ratelimit_slot_prefetch(const ratelimit_slot_t *line, ratelimit_where_e where)
+{
+    __builtin_prefetch(line);
+    __builtin_prefetch(line + RATELIMIT_LINE_SLOTS);
+
+    if (where == RATELIMIT_IN_LINE) {
+        __builtin_prefetch(line + 2 * RATELIMIT_LINE_SLOTS);
+        __builtin_prefetch(line + 3 * RATELIMIT_LINE_SLOTS);
+    }
+}
+
+
+/*
+ * Sets all that is needed to look for a place in a segment of the active table.
+ * The second line of packed states is seldom needed, and found when it is.
+ */
+
+static ratelimit_inline void
+ratelimit_slot_locate(ratelimit_table_t *active, ratelimit_place_t *place,
+    uint64_t segment, uint64_t period, ratelimit_where_e where)
+{
+    uint64_t  bits;
+
+    bits = ratelimit_slot_bits(&place->hash, period);
+
+    place->active = active;
+    place->segment = &active->segments[segment];
+    place->fingerprint = ratelimit_slot_fingerprint(&place->hash, period);
+    place->line[0] = ratelimit_slot_line(active, segment, bits >> 16);
+
+    ratelimit_slot_prefetch(place->line[0], where);
+
+    if (where == RATELIMIT_IN_LINE) {
+        place->line[1] = ratelimit_slot_line(active, segment, bits);
+
+        ratelimit_slot_prefetch(place->line[1], where);
+    }
+}
+
+
+static ratelimit_inline ratelimit_slot_t *
+ratelimit_slot_search(ratelimit_slot_t *line, uint64_t fingerprint)
+{
+    unsigned  i;
+
+#pragma GCC unroll 8
+
+    for (i = 0; i < RATELIMIT_LINE_SLOTS; i++) {
+        if ((__atomic_load_n(&line[i].id, __ATOMIC_RELAXED) ^ fingerprint)
+            <= ~RATELIMIT_FINGERPRINT)
+        {
+            return &line[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+static ratelimit_inline ratelimit_slot_t *
+ratelimit_slot_find(ratelimit_place_t *place, uint64_t segment,
+    uint64_t period, ratelimit_where_e where)
+{
+    ratelimit_slot_t  *slot;
+
+    slot = ratelimit_slot_search(place->line[0], place->fingerprint);
+
+    if (slot) {
+        return slot;
+    }
+
+    if (where != RATELIMIT_IN_LINE) {
+        place->line[1] = ratelimit_slot_line(place->active, segment,
+                                    ratelimit_slot_bits(&place->hash, period));
+    }
+
+    return ratelimit_slot_search(place->line[1], place->fingerprint);
+}
+
+
+/* whether there are blocks that were never used */
+
+static inline int
+ratelimit_block_fresh(const ratelimit_table_t *table)
+{
+    return __atomic_load_n(&table->header->fresh, __ATOMIC_RELAXED)
+           < table->nblocks;
+}
+
+
+/* without a slot it is a state never seen; a packed one is unpacked to words */
+
+static ratelimit_inline ratelimit_state_t *
+ratelimit_slot_state(const ratelimit_table_t *table,
+    const ratelimit_kind_t *kind, const ratelimit_slot_t *slot,
+    ratelimit_state_t *words)
+{
+    uint64_t            word;
+    ratelimit_state_t  *state;
+
+    if (kind->where == RATELIMIT_IN_LINE) {
+        return slot ? ratelimit_slot_words(slot, kind->size)
+                    : (ratelimit_state_t *) ratelimit_slot_never_seen;
+    }
+
+    word = slot ? __atomic_load_n(ratelimit_slot_word(slot), __ATOMIC_RELAXED)
+                : 0;
+
+    if (kind->where == RATELIMIT_IN_WORD) {
+        ratelimit_unpack(kind->form, word, words);
+        return words;
+    }
+
+    state = ratelimit_block(table, word);
+
+    return state ? state : (ratelimit_state_t *) ratelimit_slot_never_seen;
+}
+
+
+/* writes a state that was changed outside of the slot */
+
+static ratelimit_inline void
+ratelimit_slot_write(const ratelimit_kind_t *kind, ratelimit_slot_t *slot,
+    const ratelimit_state_t *state)
+{
+    if (kind->where == RATELIMIT_IN_WORD) {
+        __atomic_store_n(ratelimit_slot_word(slot),
+                         ratelimit_pack(kind->form, state), __ATOMIC_RELAXED);
+    }
+}
+
+
+/*
+ * A segment measures time by its new keys: an epoch ends when they would have
+ * filled a sixteenth of it.
+ */
+
+static ratelimit_inline uint64_t
+ratelimit_slot_epoch(const ratelimit_table_t *table,
+    const ratelimit_segment_t *segment)
+{
+    return (__atomic_load_n(&segment->inserts, __ATOMIC_RELAXED)
+            >> table->epoch_shift)
+           & (RATELIMIT_EPOCHS - 1);
+}
+
+
+/* the class of a rule, 0 if it was not added or found none */
+
+static ratelimit_inline uint32_t
+ratelimit_table_class(const ratelimit_table_t *table,
+    const ratelimit_rule_t *rule)
+{
+    uint32_t             i, n;
+    uint64_t             limit;
+    ratelimit_header_t  *header;
+
+    header = table->header;
+
+    limit = table->kind.drips ? rule->limit : 1;
+
+    /* classes are only ever added, so they can be read without the lock */
+
+    n = __atomic_load_n(&header->nclasses, __ATOMIC_ACQUIRE);
+
+    for (i = 1; i < n; i++) {
+        if (header->classes[i].period == rule->period
+            && header->classes[i].limit == limit)
+        {
+            return i;
+        }
+    }
+
+    return 0;
+}
+
+
+static inline uint32_t
+ratelimit_slot_class(uint64_t id)
+{
+    return (id & RATELIMIT_CLASS_MASK) >> RATELIMIT_CLASS_SHIFT;
+}
+
+
+/* whether the rule has another class by now, because its limit was changed */
+
+static ratelimit_inline int
+ratelimit_slot_reclassed(const ratelimit_place_t *place,
+    const ratelimit_rule_t *rule)
+{
+    uint32_t  class;
+
+    class = ratelimit_slot_class(place->slot->id);
+
+    return class
+           && place->active->header->classes[class].limit != rule->limit;
+}
+
+
+/* ratelimit_table_slot.c */
+
+/* the id, without its usage, of a new slot or after a change of the rule */
+uint64_t ratelimit_slot_id(const ratelimit_place_t *place,
+    const ratelimit_rule_t *rule, uint32_t me);
+
+/*
+ * Makes room for a new key.  The slot holds a state never seen and stays
+ * hidden until it has an id: a process that dies before leaves an empty slot.
+ * Returns 0 if another process is in the way; then the lockset has to be
+ * released.
+ */
+int ratelimit_slot_reserve(ratelimit_place_t *place,
+    ratelimit_lockset_t *set);
+
+
+/*
+ * Notes in the id that the slot is used now, and whether its key is refused.  A
+ * new slot becomes visible by this.
+ */
+
+static ratelimit_inline void
+ratelimit_slot_use(ratelimit_place_t *place, const ratelimit_rule_t *rule,
+    const ratelimit_kind_t *kind, uint64_t refused, uint32_t me)
+{
+    uint64_t           id;
+    ratelimit_slot_t  *slot;
+
+    slot = place->slot;
+    id = slot->id & ~RATELIMIT_USAGE_MASK;
+
+    if (id == 0 || (kind->drips && ratelimit_slot_reclassed(place, rule))) {
+        id = ratelimit_slot_id(place, rule, me);
+    }
+
+    id |= refused | ratelimit_slot_epoch(place->active, place->segment);
+
+    if (slot->id != id) {
+        __atomic_store_n(&slot->id, id, __ATOMIC_RELEASE);
+    }
+}
+
+
+/* whether its key is known to be refused, in this epoch */
+
+static ratelimit_inline int
+ratelimit_slot_is_refused(const ratelimit_place_t *place)
+{
+    uint64_t  usage;
+
+    if (!(place->slot->id & RATELIMIT_REFUSED)) {
+        return 0;
+    }
+
+    usage = RATELIMIT_REFUSED | ratelimit_slot_epoch(place->active,
+                                                     place->segment);
+
+    return ((place->slot->id ^ usage) & RATELIMIT_USAGE_MASK) == 0;
+}
+
+
+/* whether another limit of the same request needs the slot */
+
+static inline int
+ratelimit_slot_in_use(const ratelimit_lockset_t *set,
+    const ratelimit_slot_t *slot)
+{
+    size_t  i;
+
+    if (set->n == 1) {
+        return 0;
+    }
+
+    for (i = 0; i < set->n; i++) {
+        if (set->places[i].slot == slot) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/*
+ * What a live slot is worth when one has to go, by its id and the number of the
+ * next epoch: the less the longer ago it was used.  The slot of a key that is
+ * being refused is worth more than all others.
+ */
+
+static ratelimit_inline int
+ratelimit_slot_worth(uint64_t id, uint64_t next)
+{
+    return ((id - next) & (RATELIMIT_EPOCHS - 1)) | (id & RATELIMIT_REFUSED);
+}
+
+
+/* ratelimit_table_evict.c */
+
+/* whether the slot may be used as if it were empty */
+int ratelimit_evict_expired(const ratelimit_table_t *table,
+    const ratelimit_slot_t *slot, uint64_t now);
+
+/*
+ * An expired slot of the place's lines, which is worth nothing, or else the one
+ * that is worth least; if there are empty ones, which of those that need blocks
+ * there are many, it is worth more than any.
+ */
+ratelimit_slot_t *ratelimit_evict_choose(const ratelimit_place_t *place,
+    const ratelimit_lockset_t *set, int *worth);
+
+
+/* ratelimit_table_block.c */
+
+void ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number);
+
+/* a block for a slot of a segment that the lockset holds; 0 as above */
+uint32_t ratelimit_block_take(ratelimit_table_t *table,
+    const ratelimit_slot_t *slot, ratelimit_lockset_t *set);
+
+
+/* ratelimit_table_decide.c */
+
+/* the decisions that are compiled for this kind, or NULL */
+const ratelimit_instance_t *ratelimit_table_instance(
+    const ratelimit_kind_t *kind);
+
+
+/* ratelimit_table.c */
+
+/* the segment that a slot belongs to */
+ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
+    const ratelimit_slot_t *slot);
+
+/* a live counter had to go; reported once a second at most */
+void ratelimit_table_count_eviction(ratelimit_table_t *table,
+    const ratelimit_lockset_t *set);
+
+
+/* ratelimit_table_migrate.c */
+
+/* the table in which all count now */
+ratelimit_table_t *ratelimit_migrate_oldest(ratelimit_table_t *table);
+
+
+static ratelimit_inline ratelimit_table_t *
+ratelimit_table_active(ratelimit_table_t *table)
+{
+    return table->older ? ratelimit_migrate_oldest(table) : table;
+}
+
+
+/*
+ * A rule may have been raised above what an older table can count, where all
+ * still count: until then it holds as far as it can be counted.
+ */
+void ratelimit_migrate_restrain(ratelimit_item_t *item,
+    ratelimit_place_t *place);
+
+/*
+ * Moves the counter of a place from an older table, if it is in one.  Returns 0
+ * if another process is in the way, as above.
+ */
+int ratelimit_migrate_counter(ratelimit_place_t *place,
+    const ratelimit_rule_t *rule, ratelimit_lockset_t *set);
+
+
+#endif /* _RATELIMIT_TABLE_SLOT_H_INCLUDED_ */
