@@ -7,11 +7,15 @@
 #include "store/ngx_http_ratelimit_shm.h"
 
 
-static void ngx_http_ratelimit_zone_share(ngx_http_ratelimit_use_t *use);
-static ngx_uint_t ngx_http_ratelimit_zone_same_name(
-    ngx_http_ratelimit_use_t *one, ngx_http_ratelimit_use_t *two);
-static ngx_uint_t ngx_http_ratelimit_zone_same_pace(
-    ngx_http_ratelimit_use_t *one, ngx_http_ratelimit_use_t *two);
+static ngx_int_t ngx_http_ratelimit_zone_share(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone);
+static int ngx_libc_cdecl ngx_http_ratelimit_zone_compare_names(
+    const void *one, const void *two);
+static ngx_int_t ngx_http_ratelimit_zone_lasting(ngx_conf_t *cf,
+    ngx_http_ratelimit_use_t **use, ngx_uint_t n);
+static ngx_uint_t ngx_http_ratelimit_zone_same_pace(ngx_array_t *rules);
+static int ngx_libc_cdecl ngx_http_ratelimit_zone_compare_periods(
+    const void *one, const void *two);
 static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone);
 
@@ -75,71 +79,7 @@ ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 
     *slot = use;
 
-    ngx_http_ratelimit_zone_share(use);
-
     return use->zone->store->use(cf, use);
-}
-
-
-/* refusals of all uses that have this one's counters last, or of none */
-
-static void
-ngx_http_ratelimit_zone_share(ngx_http_ratelimit_use_t *use)
-{
-    ngx_uint_t                  i, lasting;
-    ngx_http_ratelimit_use_t  **other;
-
-    other = use->zone->uses.elts;
-    lasting = 1;
-
-    for (i = 0; i < use->zone->uses.nelts; i++) {
-        if (ngx_http_ratelimit_zone_same_name(use, other[i])) {
-            lasting &= other[i]->lasting
-                       & ngx_http_ratelimit_zone_same_pace(use, other[i]);
-        }
-    }
-
-    for (i = 0; i < use->zone->uses.nelts; i++) {
-        if (ngx_http_ratelimit_zone_same_name(use, other[i])) {
-            other[i]->lasting = lasting;
-        }
-    }
-}
-
-
-static ngx_uint_t
-ngx_http_ratelimit_zone_same_name(ngx_http_ratelimit_use_t *one,
-    ngx_http_ratelimit_use_t *two)
-{
-    return one->name.len == two->name.len
-           && ngx_strncmp(one->name.data, two->name.data, one->name.len) == 0;
-}
-
-
-/* limits that share a bucket must refill it at one rate */
-
-static ngx_uint_t
-ngx_http_ratelimit_zone_same_pace(ngx_http_ratelimit_use_t *one,
-    ngx_http_ratelimit_use_t *two)
-{
-    ngx_uint_t  i, k;
-
-    if (!ratelimit_algorithms[one->zone->shape.algorithm]->drips) {
-        return 1;
-    }
-
-    for (i = 0; i < one->nrules; i++) {
-        for (k = 0; k < two->nrules; k++) {
-
-            if (one->rules[i].period == two->rules[k].period
-                && one->rules[i].limit != two->rules[k].limit)
-            {
-                return 0;
-            }
-        }
-    }
-
-    return 1;
 }
 
 
@@ -159,16 +99,164 @@ ngx_http_ratelimit_store_finish(ngx_conf_t *cf)
 
     for (i = 0; i < zones->nelts; i++) {
 
-        if (ngx_http_ratelimit_zone_layout(cf, zone[i]) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        if (ngx_http_ratelimit_reload_find(cf, zone[i]) != NGX_OK) {
+        if (ngx_http_ratelimit_zone_share(cf, zone[i]) != NGX_OK
+            || ngx_http_ratelimit_zone_layout(cf, zone[i]) != NGX_OK
+            || ngx_http_ratelimit_reload_find(cf, zone[i]) != NGX_OK)
+        {
             return NGX_ERROR;
         }
     }
 
     return ngx_http_ratelimit_reload_prepare(cf->log);
+}
+
+
+/*
+ * Uses of one name share their counters: the refusals of all of them last, or
+ * of none.  There may be tens of thousands, so they are sorted by name.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_zone_share(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_int_t                   lasting;
+    ngx_uint_t                  i, k, n;
+    ngx_http_ratelimit_use_t  **use;
+
+    n = zone->uses.nelts;
+
+    use = ngx_palloc(cf->temp_pool,
+                     (n + 1) * sizeof(ngx_http_ratelimit_use_t *));
+    if (use == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(use, zone->uses.elts, n * sizeof(ngx_http_ratelimit_use_t *));
+    ngx_qsort(use, n, sizeof(ngx_http_ratelimit_use_t *),
+              ngx_http_ratelimit_zone_compare_names);
+
+    for ( /* void */ ; n; use += i, n -= i) {
+
+        for (i = 1; i < n; i++) {
+            if (ngx_http_ratelimit_zone_compare_names(&use[0], &use[i]) != 0) {
+                break;
+            }
+        }
+
+        lasting = ngx_http_ratelimit_zone_lasting(cf, use, i);
+
+        if (lasting == NGX_ERROR) {
+            return NGX_ERROR;
+        }
+
+        for (k = 0; k < i; k++) {
+            use[k]->lasting = lasting;
+        }
+    }
+
+    return NGX_OK;
+}
+
+
+static int ngx_libc_cdecl
+ngx_http_ratelimit_zone_compare_names(const void *one, const void *two)
+{
+    const ngx_http_ratelimit_use_t  *a, *b;
+
+    a = *(ngx_http_ratelimit_use_t **) one;
+    b = *(ngx_http_ratelimit_use_t **) two;
+
+    if (a->name.len != b->name.len) {
+        return a->name.len > b->name.len ? 1 : -1;
+    }
+
+    return ngx_memcmp(a->name.data, b->name.data, a->name.len);
+}
+
+
+/*
+ * Whether a refusal by any of these uses, which share their counters, lasts:
+ * limits that share a bucket must refill it at one rate.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_zone_lasting(ngx_conf_t *cf, ngx_http_ratelimit_use_t **use,
+    ngx_uint_t n)
+{
+    ngx_uint_t          i, k;
+    ngx_array_t         rules;
+    ratelimit_rule_t  **rule;
+
+    for (i = 0; i < n; i++) {
+        if (!use[i]->lasting) {
+            return 0;
+        }
+    }
+
+    if (!ratelimit_algorithms[use[0]->zone->shape.algorithm]->drips) {
+        return 1;
+    }
+
+    if (ngx_array_init(&rules, cf->temp_pool, n, sizeof(ratelimit_rule_t *))
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < n; i++) {
+        for (k = 0; k < use[i]->nrules; k++) {
+
+            rule = ngx_array_push(&rules);
+            if (rule == NULL) {
+                return NGX_ERROR;
+            }
+
+            *rule = &use[i]->rules[k];
+        }
+    }
+
+    return ngx_http_ratelimit_zone_same_pace(&rules);
+}
+
+
+/* whether rules of one period have one limit */
+
+static ngx_uint_t
+ngx_http_ratelimit_zone_same_pace(ngx_array_t *rules)
+{
+    ngx_uint_t          i;
+    ratelimit_rule_t  **rule;
+
+    rule = rules->elts;
+
+    ngx_qsort(rule, rules->nelts, sizeof(ratelimit_rule_t *),
+              ngx_http_ratelimit_zone_compare_periods);
+
+    for (i = 1; i < rules->nelts; i++) {
+        if (rule[i]->period == rule[i - 1]->period
+            && rule[i]->limit != rule[i - 1]->limit)
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+static int ngx_libc_cdecl
+ngx_http_ratelimit_zone_compare_periods(const void *one, const void *two)
+{
+    const ratelimit_rule_t  *a, *b;
+
+    a = *(ratelimit_rule_t **) one;
+    b = *(ratelimit_rule_t **) two;
+
+    if (a->period == b->period) {
+        return 0;
+    }
+
+    return a->period > b->period ? 1 : -1;
 }
 
 
