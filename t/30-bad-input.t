@@ -56,8 +56,12 @@ my @rates = (
     ['10r/',                'the unit of the period must be s, m, h or d'],
     ['10r/15',              'the unit of the period must be s, m, h or d'],
     ['10r/w',               'the unit of the period must be s, m, h or d'],
+    ['100r/min',            'the unit of the period must be s, m, h or d'],
+    ['100r/15MIN',          'the unit of the period must be s, m, h or d'],
+    ['100r/month',          'the unit of the period must be s, m, h or d'],
+    ['100r/hour',           'the unit of the period must be s, m, h or d'],
     ['10r/0s',              'the period is zero'],
-    ['10r/sx',              'unexpected characters after the period'],
+    ['10r/s/',              'unexpected characters after the period'],
     ['10r/15m5s',           'unexpected characters after the period'],
     ['10r/367d',            'the period is longer than 366 days'],
     ['1r/99999999999999999999d',
@@ -77,14 +81,19 @@ subtest 'ratelimit_zone' => sub {
     misplaced('location', "$d \$arg_a zone=x:1m rate=1r/s;");
 
     $bad->('$arg_a rate=1r/s', qq("$d" must have "zone" parameter));
-    $bad->('zone=x:1m rate=1r/s', qq("$d" must have "zone" parameter));
+    $bad->('zone=x:1m rate=1r/s',
+           qq("$d" must have a key before "zone=x:1m"));
+    $bad->('rate=1r/s algorithm=sliding_log',
+           qq("$d" must have a key before "rate=1r/s"));
 
     for my $unknown (qw(foo foo=1 burst=5 nodelay Zone=y:1m key=$arg_b soft=1%
                         buckets =5 off zone rate), '""')
     {
         $bad->("\$arg_a zone=x:1m $unknown",
                'invalid parameter "' . $unknown =~ tr/"//dr
-               . qq(" in "$d" directive));
+               . qq(" in "$d" directive: )
+               . must_be(qw(zone= rate= algorithm= fail= redis= sync= buckets=
+                            capacity=)));
     }
 
     for my $twice (qw(zone=y:1m algorithm=sliding_window buckets=5 fail=open))
@@ -250,6 +259,9 @@ subtest 'ratelimit_zone' => sub {
 subtest 'ratelimit' => sub {
     my $d = 'ratelimit';
     my $bad = sub { bad('location', "$d $_[0];", @_) };
+    my $parameters = must_be(qw(zone= key= rate= name= soft= elastic= burst=
+                                delay= nodelay cost= if= count= rejected=
+                                after_auth));
 
     $bad->('', arguments($d));
     misplaced('main', "$d zone=plain;");
@@ -267,12 +279,24 @@ subtest 'ratelimit' => sub {
     {
         $bad->("zone=plain $unknown",
                'invalid parameter "' . $unknown =~ tr/"//dr
-               . qq(" in "$d" directive));
+               . qq(" in "$d" directive: $parameters));
     }
 
-    $bad->('off zone=plain', qq(invalid parameter "off" in "$d" directive));
-    $bad->('on', qq(invalid parameter "on" in "$d" directive));
-    $bad->('plain', qq(invalid parameter "plain" in "$d" directive));
+    $bad->('off zone=plain',
+           qq(invalid parameter "off" in "$d" directive: )
+           . 'must be the only one');
+
+    for my $word (qw(on plain redis offf)) {
+        $bad->("$word$_",
+               qq(invalid parameter "$word" in "$d" directive: )
+               . qq(must be "zone=$word" or "off"))
+            for '', ' rate=5r/m', ' zone=plain';
+    }
+
+    $bad->('""', qq(invalid parameter "" in "$d" directive: $parameters));
+    $bad->('redis://alice:secret@h',
+           qq(invalid parameter "redis://***\@h" in "$d" directive: )
+           . $parameters);
 
     for my $twice (qw(zone=leaky key=$arg_a name=x soft=5% burst=5 delay=5
                       nodelay cost=5 if=$arg_a count=401 rejected=count
@@ -639,7 +663,8 @@ subtest 'ratelimit_bypass' => sub {
 subtest 'an included file' => sub {
     for my $case (
         ['zone=nowhere',    'unknown zone "nowhere" in "ratelimit" directive'],
-        ['zone=plain foo',  'invalid parameter "foo" in "ratelimit" directive'],
+        ['foo',             'invalid parameter "foo" in "ratelimit" directive: '
+                            . 'must be "zone=foo" or "off"'],
         ['zone=plain burst=5',
          sprintf($needs, 'burst', 'ratelimit', 'leaky_bucket', 'plain',
                  'sliding_window')],
@@ -661,12 +686,11 @@ subtest 'good' => sub {
         for '$arg_a zone=x:32k',
             '$arg_a zone=x:32K rate=1r/s',
             '$arg_a zone=x:32768 rate=1r/s',
-            'rate=1r/s zone=x:1m',
             'all zone=x:1m rate=1r/s',
             '"$binary_remote_addr $http_x_y" zone=x:1M rate=1r/s',
             '$ratelimit_client zone=x:1m rate=1r/s',
             '${arg_a}x zone=x:1m rate=1r/s',
-            'rate=1r/s algorithm=fixed_window zone=x:1m',
+            '$arg_a rate=1r/s algorithm=fixed_window zone=x:1m',
             map({ "\$arg_a zone=x:1m rate=$_" }
                 qw(15r/s 200r/m 900r/15m 500r/1h 500r/h 20r/d 1r/90s 1r/366d
                    4294967295r/s 145836r/366d)),
@@ -709,9 +733,8 @@ subtest 'good' => sub {
             'zone=leaky burst=1',
             'zone=leaky burst=4294967294',
             'zone=leaky burst=5 nodelay',
-            'zone=leaky nodelay',
             'zone=leaky burst=5 delay=3',
-            'zone=leaky delay=4294967294',
+            'zone=leaky burst=5 delay=4294967294',
             'zone=slow burst=145834',
             'zone=plain rate=145836r/366d', 'zone=slow burst=145835',
             map({ "zone=token delay=$_" }
@@ -780,6 +803,44 @@ subtest 'good' => sub {
     good('location', "ratelimit zone=plain if=\$$_;", "\$$_")
         for map { "ratelimit_$_" }
             qw(status zone limit remaining reset retry_after backend client);
+};
+
+subtest 'warnings' => sub {
+    my $key = '"ratelimit_zone" has the key "%s", which looks like a parameter';
+    my $burst = 'parameter "%s" in "ratelimit" directive has no effect '
+                . 'without "burst"';
+    my $unused = 'zone "%s" of "ratelimit_zone" is used by no "ratelimit"';
+
+    warned('http', "ratelimit_zone $_ zone=x:1m rate=1r/s;", $_,
+           sprintf($key, $_))
+        for qw(rate=1r/m zone=y:1m algorithm=$arg_a);
+
+    warned('location', "ratelimit zone=leaky $_;", $_,
+           sprintf($burst, /(\w+)/))
+        for qw(nodelay delay=5);
+
+    for my $case (
+        ['none is used',        '',                             qw(x y)],
+        ['one is used',         'ratelimit zone=x;',            qw(y)],
+        ['one is a budget',     "ratelimit_elastic zone=x:80%;\n"
+                                . 'ratelimit zone=y;',          qw(x)],
+        ['limits are off',      'ratelimit off;',               qw(x y)],
+        ['both are used',       "ratelimit zone=x;\n"
+                                . 'server { ratelimit zone=y rate=5r/m; }'],
+    ) {
+        my ($name, $text, @unused) = @$case;
+
+        my $last = write_conf("http { $settings",
+                              join("\n", map {
+                                  "ratelimit_zone \$arg_a zone=$_:1m rate=1r/s;"
+                              } qw(x y)),
+                              "$text }");
+        my %line = (x => $last - 1, y => $last);
+
+        is(test_conf(unused => 1),
+           passed(map { sprintf($unused, $_), "$conf:$line{$_}" } @unused),
+           $name);
+    }
 };
 
 done_testing();
@@ -867,6 +928,15 @@ sub good {
     write_in($place, $text);
 
     is(test_conf(), passed(), $name);
+}
+
+
+sub warned {
+    my ($place, $text, $name, $message) = @_;
+
+    my $blame = write_in($place, $text);
+
+    is(test_conf(), passed($message, "$conf:$blame"), $name);
 }
 
 

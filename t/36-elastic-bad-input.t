@@ -174,8 +174,9 @@ done_testing();
 sub invalid {
     my ($parameter, $reason) = @_;
 
-    return qq(invalid parameter "$parameter" in "$d" directive)
-           . (defined $reason ? ": $reason" : '');
+    $reason //= must_be(qw(cpu= connections= zone=));
+
+    return qq(invalid parameter "$parameter" in "$d" directive: $reason);
 }
 
 

@@ -183,6 +183,10 @@ char *ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
 ngx_http_ratelimit_param_t *ngx_http_ratelimit_find_param(
     ngx_http_ratelimit_param_t *params, ngx_str_t *text);
 
+/* why a parameter is invalid that has none of these names */
+const char *ngx_http_ratelimit_unknown_param(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *params);
+
 /* the parsers, and the type of their field */
 ngx_http_ratelimit_param_parse_t
     ngx_http_ratelimit_param_number,    /* uint64_t, from low to high */
@@ -263,6 +267,10 @@ ngx_int_t ngx_http_ratelimit_resolve_elastic(ngx_conf_t *cf);
 
 ngx_http_ratelimit_zone_t *ngx_http_ratelimit_find_zone(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
+
+/* where errors of the zone are reported */
+void ngx_http_ratelimit_zone_origin(ngx_http_ratelimit_zone_t *zone,
+    ngx_conf_file_t *origin);
 
 /* in an array of pointers to structs that have a name at the offset */
 void *ngx_http_ratelimit_find_name(ngx_array_t *array, size_t offset,

@@ -15,6 +15,7 @@
 #define NGX_HTTP_RATELIMIT_MAX_STATUS  599
 
 
+static ngx_int_t ngx_http_ratelimit_limit_check_word(ngx_conf_t *cf);
 static const char *ngx_http_ratelimit_limit_count(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_parse_status(ngx_str_t *text,
@@ -126,9 +127,10 @@ ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     limit->origin = *cf->conf_file;
     limit->stage = NGX_HTTP_RATELIMIT_BEFORE_AUTH;
 
-    if (ngx_http_ratelimit_params(cf, 1, ngx_http_ratelimit_limit_params,
-                                  limit)
-        != NGX_CONF_OK)
+    if (ngx_http_ratelimit_limit_check_word(cf) != NGX_OK
+        || ngx_http_ratelimit_params(cf, 1, ngx_http_ratelimit_limit_params,
+                                     limit)
+           != NGX_CONF_OK)
     {
         return NGX_CONF_ERROR;
     }
@@ -140,6 +142,41 @@ ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     }
 
     return NGX_CONF_OK;
+}
+
+
+/* "ratelimit ip", and "ratelimit off" with more behind it */
+
+static ngx_int_t
+ngx_http_ratelimit_limit_check_word(ngx_conf_t *cf)
+{
+    ngx_str_t  *args;
+
+    args = cf->args->elts;
+
+    if (args[1].len == 0
+        || ngx_strchr(args[1].data, '=') != NULL
+        || ngx_http_ratelimit_is_url(&args[1])
+        || ngx_http_ratelimit_find_param(ngx_http_ratelimit_limit_params,
+                                         &args[1])
+           != NULL)
+    {
+        return NGX_OK;
+    }
+
+    if (ngx_strcmp(args[1].data, "off") == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"%V\" directive: "
+                           "must be the only one", &args[1], &args[0]);
+
+    } else {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%V\" in \"%V\" directive: "
+                           "must be \"zone=%V\" or \"off\"",
+                           &args[1], &args[0], &args[1]);
+    }
+
+    return NGX_ERROR;
 }
 
 

@@ -8,6 +8,10 @@
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
+static const char *ngx_http_ratelimit_words_reason(ngx_conf_t *cf,
+    const char *must_be, ngx_str_t *name, size_t size);
+
+
 char *
 ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
     ngx_http_ratelimit_param_t *params, void *conf)
@@ -31,19 +35,15 @@ ngx_http_ratelimit_params(ngx_conf_t *cf, ngx_uint_t first,
                     ? ngx_http_ratelimit_masked(cf, &args[i]) : args[i];
 
         if (param == NULL) {
-            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                               "invalid parameter \"%V\" in \"%V\" directive",
-                               &shown, &args[0]);
-            return NGX_CONF_ERROR;
-        }
+            reason = ngx_http_ratelimit_unknown_param(cf, params);
 
-        value.data = args[i].data + param->name.len;
-        value.len = args[i].len - param->name.len;
-
-        if (!param->many && (seen & ((uint64_t) 1 << (param - params)))) {
+        } else if (!param->many && (seen & (uint64_t) 1 << (param - params))) {
             reason = "is duplicate";
 
         } else {
+            value.data = args[i].data + param->name.len;
+            value.len = args[i].len - param->name.len;
+
             reason = param->parse(cf, param, &value,
                                   (u_char *) conf + param->offset);
         }
@@ -157,23 +157,44 @@ const char *
 ngx_http_ratelimit_enum_reason(ngx_conf_t *cf, const char *must_be,
     ngx_conf_enum_t *e)
 {
-    u_char      *p, *last, names[NGX_MAX_CONF_ERRSTR];
-    ngx_uint_t   i;
+    return ngx_http_ratelimit_words_reason(cf, must_be, &e->name,
+                                           sizeof(ngx_conf_enum_t));
+}
 
-    p = names;
-    last = names + NGX_MAX_CONF_ERRSTR;
 
-    for (i = 0; e[i].name.len; i++) {
+const char *
+ngx_http_ratelimit_unknown_param(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *params)
+{
+    return ngx_http_ratelimit_words_reason(cf, "must be", &params->name,
+                                           sizeof(ngx_http_ratelimit_param_t));
+}
 
-        if (i) {
-            p = ngx_slprintf(p, last, e[i + 1].name.len ? ", " : " or ");
-        }
 
-        p = ngx_slprintf(p, last, "\"%V\"", &e[i].name);
+/* names of structs of this size, the last one is empty */
+
+static const char *
+ngx_http_ratelimit_words_reason(ngx_conf_t *cf, const char *must_be,
+    ngx_str_t *name, size_t size)
+{
+    u_char      *p, *last, words[NGX_MAX_CONF_ERRSTR];
+    ngx_str_t   *next;
+    const char  *comma;
+
+    p = words;
+    last = words + NGX_MAX_CONF_ERRSTR;
+    comma = "";
+
+    for ( /* void */ ; name->len; name = next) {
+        next = (ngx_str_t *) ((u_char *) name + size);
+
+        p = ngx_slprintf(p, last, "%s\"%V\"",
+                         (next->len || *comma == '\0') ? comma : " or ", name);
+        comma = ", ";
     }
 
     return ngx_http_ratelimit_reason(cf, "%s %*s", must_be,
-                                     (size_t) (p - names), names);
+                                     (size_t) (p - words), words);
 }
 
 

@@ -220,27 +220,31 @@ ngx_http_ratelimit_redis_check_args(ngx_conf_t *cf, ngx_uint_t first)
                                           &args[i])
             != NULL)
         {
-            reason = ": is not supported yet";
+            reason = "is not supported yet";
 
         } else if (ngx_http_ratelimit_is_url(&args[i])) {
-            reason = ": a URL must come before all parameters";
+            reason = "a URL must come before all parameters";
 
         } else {
-            reason = "";
+            reason = ngx_http_ratelimit_unknown_param(cf,
+                                             ngx_http_ratelimit_redis_params);
         }
 
-        shown = ngx_http_ratelimit_masked(cf, &args[i]);
+        if (reason != NGX_CONF_ERROR) {
+            shown = ngx_http_ratelimit_masked(cf, &args[i]);
 
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid parameter \"%V\" in \"%V\" directive%s",
-                           &shown, &args[0], reason);
+            ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                            "invalid parameter \"%V\" in \"%V\" directive: %s",
+                            &shown, &args[0], reason);
+        }
+
         return NGX_ERROR;
     }
 
     if (first > 3) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "several URLs in \"%V\" directive need "
-                           "\"cluster\" or \"sentinel=\"", &args[0]);
+                           "several URLs in \"%V\" directive are not "
+                           "supported yet", &args[0]);
         return NGX_ERROR;
     }
 
@@ -373,11 +377,7 @@ ngx_http_ratelimit_resolve_redis(ngx_conf_t *cf)
     saved = cf->conf_file;
 
     for (i = 0; i < rmcf->zones.nelts; i++) {
-
-        ngx_memzero(&origin, sizeof(ngx_conf_file_t));
-
-        origin.file.name = zones[i]->file;
-        origin.line = zones[i]->line;
+        ngx_http_ratelimit_zone_origin(zones[i], &origin);
 
         cf->conf_file = &origin;
         rc = ngx_http_ratelimit_resolve_zone_redis(cf, rmcf, zones[i]);

@@ -17,6 +17,8 @@ typedef ngx_int_t (*ngx_http_ratelimit_resolve_pt)(ngx_conf_t *cf,
 
 static ngx_int_t ngx_http_ratelimit_resolve_all(ngx_conf_t *cf);
 static void ngx_http_ratelimit_find_stages(ngx_http_ratelimit_set_t *set);
+static void ngx_http_ratelimit_warn_unused(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf);
 static ngx_int_t ngx_http_ratelimit_resolve_set(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
 static ngx_int_t ngx_http_ratelimit_count_rules(ngx_conf_t *cf,
@@ -84,6 +86,8 @@ ngx_http_ratelimit_resolve_all(ngx_conf_t *cf)
         }
     }
 
+    ngx_http_ratelimit_warn_unused(cf, rmcf);
+
     if (ngx_http_ratelimit_resolve_elastic(cf) != NGX_OK) {
         return NGX_ERROR;
     }
@@ -106,6 +110,34 @@ ngx_http_ratelimit_find_stages(ngx_http_ratelimit_set_t *set)
 
     for (i = 0; i < set->limits.nelts; i++) {
         set->stages |= limits[i].stage;
+    }
+}
+
+
+/* of zones that no limit uses */
+
+static void
+ngx_http_ratelimit_warn_unused(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf)
+{
+    ngx_uint_t                   i;
+    ngx_conf_file_t              origin;
+    ngx_http_ratelimit_zone_t  **zones;
+
+    zones = rmcf->zones.elts;
+
+    for (i = 0; i < rmcf->zones.nelts; i++) {
+
+        if (zones[i]->uses.nelts) {
+            continue;
+        }
+
+        ngx_http_ratelimit_zone_origin(zones[i], &origin);
+        cf->conf_file = &origin;
+
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                           "zone \"%V\" of \"ratelimit_zone\" is used by no "
+                           "\"ratelimit\"", &zones[i]->name);
     }
 }
 
@@ -270,6 +302,16 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         || ngx_http_ratelimit_resolve_rates(cf, limit) != NGX_OK)
     {
         return NGX_ERROR;
+    }
+
+    /* "delay" of requests, as "nodelay" is, is about those of the burst */
+
+    if (limit->free && limit->burst == 0) {
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                           "parameter \"%s\" in \"ratelimit\" directive has no "
+                           "effect without \"burst\"",
+                           limit->free == RATELIMIT_NODELAY ? "nodelay"
+                                                            : "delay");
     }
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);

@@ -202,7 +202,8 @@ static ngx_int_t
 ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_params_t *params)
 {
-    ngx_str_t  *args;
+    ngx_str_t                   *args;
+    ngx_http_ratelimit_param_t  *param;
 
     args = cf->args->elts;
 
@@ -213,10 +214,21 @@ ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
+    param = ngx_http_ratelimit_find_param(ngx_http_ratelimit_zone_params,
+                                          &args[1]);
+
     if (params->name.len == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "\"%V\" must have \"zone\" parameter", &args[0]);
+                           param ? "\"%V\" must have a key before \"%V\""
+                                 : "\"%V\" must have \"zone\" parameter",
+                           &args[0], &args[1]);
         return NGX_ERROR;
+    }
+
+    if (param != NULL) {
+        ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                           "\"%V\" has the key \"%V\", which looks like a "
+                           "parameter", &args[0], &args[1]);
     }
 
     if (params->sync.len && params->redis.len == 0) {
@@ -342,6 +354,17 @@ ngx_http_ratelimit_find_zone(ngx_http_ratelimit_main_conf_t *rmcf,
     return ngx_http_ratelimit_find_name(&rmcf->zones,
                                      offsetof(ngx_http_ratelimit_zone_t, name),
                                      name);
+}
+
+
+void
+ngx_http_ratelimit_zone_origin(ngx_http_ratelimit_zone_t *zone,
+    ngx_conf_file_t *origin)
+{
+    ngx_memzero(origin, sizeof(ngx_conf_file_t));
+
+    origin->file.name = zone->file;
+    origin->line = zone->line;
 }
 
 

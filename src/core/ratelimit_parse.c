@@ -11,6 +11,7 @@
 static const char *ratelimit_parse_digits(const char *p, const char *end,
     uint64_t *number);
 static uint64_t ratelimit_parse_unit(char unit);
+static int ratelimit_parse_letter(char ch);
 static const char *ratelimit_parse_period(const char *p, const char *end,
     uint64_t *period);
 
@@ -131,7 +132,9 @@ ratelimit_parse_period(const char *p, const char *end, uint64_t *period)
 
     unit = (p < end) ? ratelimit_parse_unit(*p) : 0;
 
-    if (unit == 0) {
+    /* neither "w" nor "min" */
+
+    if (unit == 0 || (p + 1 < end && ratelimit_parse_letter(p[1]))) {
         return "the unit of the period must be s, m, h or d";
     }
 
@@ -169,4 +172,11 @@ ratelimit_parse_unit(char unit)
     default:
         return 0;
     }
+}
+
+
+static int
+ratelimit_parse_letter(char ch)
+{
+    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z');
 }

@@ -14,7 +14,7 @@ use File::Temp qw(tempdir);
 use Test::More;
 
 our @EXPORT = qw($dir $conf $settings write_conf write_file test_conf refused
-                 passed);
+                 passed must_be);
 
 my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
 my $module = File::Spec->rel2abs($ENV{RATELIMIT_MODULE}
@@ -60,11 +60,17 @@ sub write_file {
 }
 
 
-# all that nginx says, if its exit code agrees
+# All that nginx says, if its exit code agrees.  Warnings of zones that no limit
+# uses are left out, unless they are asked for.
 
 sub test_conf {
+    my (%option) = @_;
+
     my $said = `'$nginx' -t -p '$dir' -e '$dir/error.log' -c '$conf' 2>&1`;
     my $failed = $said =~ /test failed$/m ? 1 : 0;
+
+    $said =~ s/^nginx: \[warn\] zone .* is used by no .*\n//mg
+        if !$option{unused};
 
     return $said if $? == $failed << 8;
 
@@ -80,9 +86,29 @@ sub refused {
 }
 
 
+# the warnings are pairs of message and place
+
 sub passed {
-    return "nginx: the configuration file $conf syntax is ok\n"
+    my (@warnings) = @_;
+
+    my $warned = '';
+
+    while (my ($message, $place) = splice @warnings, 0, 2) {
+        $warned .= "nginx: [warn] $message in $place\n";
+    }
+
+    return "${warned}nginx: the configuration file $conf syntax is ok\n"
            . "nginx: configuration file $conf test is successful\n";
+}
+
+
+# as a message lists what may be written
+
+sub must_be {
+    my @words = map { qq("$_") } @_;
+    my $last = pop @words;
+
+    return 'must be ' . join ' or ', @words ? join(', ', @words) : (), $last;
 }
 
 

@@ -107,8 +107,8 @@ static const parse_bad_t  parse_bad[] = {
     { parse_text("10r/0s"), "the period is zero" },
     { parse_text("10r/000d"), "the period is zero" },
 
-    { parse_text("10r/sx"), "unexpected characters after the period" },
-    { parse_text("10r/ms"), "unexpected characters after the period" },
+    { parse_text("10r/sx"), "the unit of the period must be s, m, h or d" },
+    { parse_text("10r/ms"), "the unit of the period must be s, m, h or d" },
     { parse_text("10r/s "), "unexpected characters after the period" },
     { parse_text("10r/15m5s"), "unexpected characters after the period" },
     { parse_text("10r/s;"), "unexpected characters after the period" },
