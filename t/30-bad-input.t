@@ -242,18 +242,43 @@ subtest 'ratelimit_zone' => sub {
     $bad->('"${arg_a" zone=x:1m rate=1r/s',
            'the closing bracket in "arg_a" variable is missing');
 
-    # a log needs room for as many times as its largest limit
+    # a log needs room for as many times as its largest limit: the size that
+    # the message names is enough, and a kilobyte less is not
 
-    bad('http', "$d \$arg_a zone=x:64k rate=1000000r/h "
-                . "algorithm=sliding_log;  # here\n"
-                . 'ratelimit zone=x;',
-        'a log too large for its zone',
-        qq("$d" zone "x" is too small for its rates));
+    my $log = "$d \$arg_a zone=x:%s algorithm=sliding_log %s;  # here\n"
+              . 'ratelimit zone=x %s;';
 
-    bad('http', "$d \$arg_a zone=x:64k rate=1r/h algorithm=sliding_log;"
-                . "  # here\nratelimit zone=x rate=1000000r/h;",
-        'a log too large for its zone by a rate of "ratelimit"',
-        qq("$d" zone "x" is too small for its rates));
+    for my $case (
+        ['rate=1000000r/h', '',                     '1000000 requests'],
+        ['rate=1000000r/h', 'soft=10%',             '1100000 requests'],
+        ['rate=1r/h rate=1000000r/d rate=1r/s', '', '1000000 requests'],
+        ['rate=1r/h',       'rate=1000000r/h',      '1000000 requests of '
+                                                    . 'limit "http"'],
+        ['rate=1r/h',       'name=a rate=5000r/h',  '5000 requests of limit '
+                                                    . '"a"'],
+        ['rate=1000000r/h', 'rate=$arg_r',          '1000000 requests of '
+                                                    . 'limit "http"'],
+        ['rate=4294967295r/s', '',                  '4294967295 requests'],
+        [join(' ', map { "rate=${_}r/${_}h" } 1 .. 200), '', '200 requests'],
+    ) {
+        my ($rates, $limit, $largest) = @$case;
+
+        my $message = qq("$d" zone "x" is too small for its rates: $largest )
+                      . 'need at least %dk';
+        my $name = "a log too large for its zone: $largest, "
+                   . substr($rates, 0, 40);
+
+        write_in('http', sprintf($log, '64k', $rates, $limit));
+
+        my ($size) = test_conf() =~ /need at least (\d+)k/;
+
+        bad('http', sprintf($log, '64k', $rates, $limit), $name,
+            sprintf($message, $size));
+        bad('http', sprintf($log, $size - 1 . 'k', $rates, $limit),
+            "$name, 1k less than enough", sprintf($message, $size));
+        good('http', sprintf($log, $size . 'k', $rates, $limit),
+             "$name, enough") if $size < 100_000;
+    }
 };
 
 subtest 'ratelimit' => sub {
@@ -697,6 +722,9 @@ subtest 'good' => sub {
             '$arg_a zone=x:1m rate=15r/s rate=200r/m rate=900r/15m '
                 . 'rate=500r/1h rate=20r/d',
             map({ "\$arg_a zone=x:1m rate=1r/s algorithm=$_" }
+                qw(fixed_window sliding_window sliding_log token_bucket
+                   leaky_bucket)),
+            map({ "\$arg_a zone=x:32k algorithm=$_" }
                 qw(fixed_window sliding_window sliding_log token_bucket
                    leaky_bucket)),
             map({ "\$arg_a zone=x:1m rate=1r/s buckets=$_" } 1, 10, 60),

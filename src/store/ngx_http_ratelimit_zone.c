@@ -18,6 +18,14 @@ static int ngx_libc_cdecl ngx_http_ratelimit_zone_compare_periods(
     const void *one, const void *two);
 static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone);
+static ngx_uint_t ngx_http_ratelimit_zone_holds(
+    ngx_http_ratelimit_zone_t *zone, size_t size, ngx_uint_t together);
+static void ngx_http_ratelimit_zone_too_small(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, ngx_uint_t together);
+static ngx_http_ratelimit_use_t *ngx_http_ratelimit_zone_largest(
+    ngx_http_ratelimit_zone_t *zone, uint64_t *requests);
+static size_t ngx_http_ratelimit_zone_enough(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t together);
 
 
 ngx_int_t
@@ -332,14 +340,10 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
         together = ngx_max(together, use[i]->together);
     }
 
-    if (!ratelimit_table_holds(shape, zone->packed,
-                               zone->shm_zone->shm.size - ngx_pagesize,
-                               together))
+    if (!ngx_http_ratelimit_zone_holds(zone, zone->shm_zone->shm.size,
+                                       together))
     {
-        ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
-                      "\"ratelimit_zone\" zone \"%V\" is too small "
-                      "for its rates in %V:%ui",
-                      &zone->name, &zone->file, zone->line);
+        ngx_http_ratelimit_zone_too_small(cf, zone, together);
         return NGX_ERROR;
     }
 
@@ -358,4 +362,98 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     zone->shm_zone->shm.name.len = p - zone->shm_zone->shm.name.data;
 
     return NGX_OK;
+}
+
+
+/* the first page is nginx's */
+
+static ngx_uint_t
+ngx_http_ratelimit_zone_holds(ngx_http_ratelimit_zone_t *zone, size_t size,
+    ngx_uint_t together)
+{
+    return ratelimit_table_holds(&zone->shape, zone->packed,
+                                 size - ngx_pagesize, together);
+}
+
+
+static void
+ngx_http_ratelimit_zone_too_small(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, ngx_uint_t together)
+{
+    uint64_t                   requests;
+    ngx_http_ratelimit_use_t  *use;
+
+    use = ngx_http_ratelimit_zone_largest(zone, &requests);
+
+    ngx_log_error(NGX_LOG_EMERG, cf->log, 0,
+                  "\"ratelimit_zone\" zone \"%V\" is too small for its rates: "
+                  "%uL requests%s%V%s need at least %uzk in %V:%ui",
+                  &zone->name, requests,
+                  use->name.len ? " of limit \"" : "", &use->name,
+                  use->name.len ? "\"" : "",
+                  ngx_http_ratelimit_zone_enough(zone, together),
+                  &zone->file, zone->line);
+}
+
+
+/* the use that needs the largest states, as it counts most requests */
+
+static ngx_http_ratelimit_use_t *
+ngx_http_ratelimit_zone_largest(ngx_http_ratelimit_zone_t *zone,
+    uint64_t *requests)
+{
+    ngx_uint_t                  i, k;
+    ngx_http_ratelimit_use_t  **use, *largest;
+
+    use = zone->uses.elts;
+    largest = use[0];
+    *requests = 0;
+
+    for (i = 0; i < zone->uses.nelts; i++) {
+
+        for (k = 0; k < use[i]->nrules; k++) {
+            if (use[i]->rules[k].ceiling > *requests) {
+                *requests = use[i]->rules[k].ceiling;
+                largest = use[i];
+            }
+        }
+
+        if (use[i]->bound && use[i]->bound->ceiling > *requests) {
+            *requests = use[i]->bound->ceiling;
+            largest = use[i];
+        }
+    }
+
+    return largest;
+}
+
+
+/* the least size that is, in kilobytes */
+
+static size_t
+ngx_http_ratelimit_zone_enough(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t together)
+{
+    size_t  low, high, size;
+
+    low = ngx_align(zone->shm_zone->shm.size, 1024) / 1024 - 1;
+    high = low;
+
+    do {
+        high *= 2;
+
+    } while (!ngx_http_ratelimit_zone_holds(zone, high * 1024, together));
+
+    while (high - low > 1) {
+        size = low + (high - low) / 2;
+
+        if (ngx_http_ratelimit_zone_holds(zone, size * 1024, together)) {
+            high = size;
+
+        } else {
+            low = size;
+        }
+    }
+
+    return high;
 }
