@@ -400,3 +400,72 @@ X-Added: 429
 !Content-Length
 --- response_body eval
 sprintf $::problem, 429, '"FILTERED"'
+
+
+
+=== TEST 23: statuses of nginx's own are answered as limit_req's are
+--- http_config
+    ratelimit_zone $arg_k zone=own:1m rate=1r/h;
+    limit_req_zone $arg_k zone=req:1m rate=1r/m;
+--- config eval
+CORE::join '', 'location /first { limit_req zone=req; try_files /index.html =404; }',
+    map { "location /ours$_ { ratelimit zone=own cost=2; ratelimit_status $_;"
+          . " try_files /index.html =404; }\n"
+          . "location /req$_ { limit_req zone=req; limit_req_status $_;"
+          . " try_files /index.html =404; }\n" } 494 .. 497
+--- request eval
+["GET /first?k=a", map { ("GET /ours$_?k=a", "GET /req$_?k=a") } 494 .. 497]
+--- error_code eval
+[200, (400) x 8]
+--- response_body_like eval
+[qr/./, (map { ($_) x 2 } qr/Request Header Or Cookie Too Large/,
+                          qr/The SSL certificate error/,
+                          qr/No required SSL certificate was sent/,
+                          qr/plain HTTP request was sent to HTTPS/)]
+
+
+
+=== TEST 24: 499 closes the connection without a word
+--- http_config
+    ratelimit_zone $arg_k zone=silent:1m rate=1r/h;
+--- config
+    location /t { ratelimit zone=silent cost=2; ratelimit_status 499; }
+--- request
+GET /t?k=a
+--- ignore_response
+--- error_log
+limiting requests
+--- access_log eval
+qr{"GET /t\?k=a HTTP/1\.1" 499 0 }
+
+
+
+=== TEST 25: 408 closes the connection if the body is nginx's, as limit_req's
+--- http_config
+    ratelimit_zone $arg_k zone=silent:1m rate=1r/h;
+--- config
+    location /t {
+        ratelimit zone=silent cost=2;
+        ratelimit_status 408;
+        ratelimit_body off;
+    }
+--- request
+GET /t?k=a
+--- ignore_response
+--- error_log
+limiting requests
+--- access_log eval
+qr{"GET /t\?k=a HTTP/1\.1" 408 0 }
+
+
+
+=== TEST 26: 408 is sent with a body
+--- http_config
+    ratelimit_zone $arg_k zone=late:1m rate=1r/h;
+--- config
+    location /t { ratelimit zone=late cost=2; ratelimit_status 408; }
+--- request
+GET /t?k=a
+--- error_code: 408
+--- response_body eval
+sprintf $::problem, 408, '"late"'
