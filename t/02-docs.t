@@ -257,6 +257,11 @@ sub self_test {
     $fails->('reason without documentation',
              [check_reasons($redis =~ s/^\| `no reply within.*\n//mr)]);
 
+    $fails->('keys of clients', [check_conf(
+             "ratelimit_zone  \$http_key  zone=a:1m  rate=1r/s  redis=b;\n")]);
+    $fails->('folder of logs', [check_conf("access_log  logs/a.log;\n")]);
+    $fine->('logs', [check_conf("access_log  /var/log/nginx/a.log;\n")]);
+
     $fails->('link', [check_links('README.md', '[x](docs/no.md)')]);
     $fails->('anchor',
              [check_links('README.md', '[x](docs/directives.md#no)')]);
@@ -449,8 +454,16 @@ sub log_lines {
 sub check_conf {
     my ($code, $level) = @_;
 
+    return 'there is no "logs" on Debian, but /var/log/nginx'
+        if $code =~ m{\slogs/};
+
+    return 'what clients make up is counted in Redis'
+        if $code =~ /ratelimit_zone [^;]*\$(?:http|arg|cookie)_[^;]* redis=/;
+
     my $conf = complete($code, $level || level($code));
     my $dir = tempdir(CLEANUP => 1);
+
+    $conf =~ s{/var/log/nginx/}{logs/}g;
 
     mkdir "$dir/logs";
     spew("$dir/nginx.conf", $conf);

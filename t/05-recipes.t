@@ -90,7 +90,12 @@ sub gateway {
     my ($conf, $redis) = @_;
 
     $conf .= $service if $conf !~ /listen +127\.0\.0\.2:/;
+    $conf = Page::with_paths($conf);
     $conf =~ s/:8080\b/:PORT/g;
+
+    # at the level that nginx has by default, not the gateway's
+    $conf =~ s/^server \{\n/$&ratelimit_log_level error;\n/mg
+        if $conf !~ /^    ratelimit_log_level/m;
     $conf =~ s{(redis://127\.0\.0\.1):6379  timeout=\w+}
               {$1:$redis->{port}  timeout=5s} if $redis;
 

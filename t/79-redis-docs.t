@@ -159,7 +159,7 @@ sub ages {
     my $clients = Clients->new($gateway->{port});
     my $before = time;
 
-    $clients->ask('GET /', 'X-API-Key: bob') for 1 .. 20;
+    $clients->ask('GET /', 'X-API-Key: 4712') for 1 .. 20;
 
     my @ages = $shell->output("log 'ratelimit:{bob}:log::60l' | cat");
 
@@ -292,13 +292,13 @@ sub names {
     my $body = $section{'Names of counters'}{body};
     my $gateway = gateway(<<'END');
 ratelimit_redis main redis://127.0.0.1:6379;
-ratelimit_zone $arg_k zone=key:1m rate=50r/m redis=main;
+ratelimit_zone $arg_k zone=account:1m rate=50r/m redis=main;
 ratelimit_zone $ratelimit_client zone=ip:1m rate=50r/m redis=main;
 server {
     listen 127.0.0.1:8080;
-    location / { ratelimit zone=key; ratelimit zone=ip; empty_gif; }
-    location /login { ratelimit zone=key rate=5r/m; empty_gif; }
-    location /odd { ratelimit zone=key rate=5r/m "name=:%{}"; empty_gif; }
+    location / { ratelimit zone=account; ratelimit zone=ip; empty_gif; }
+    location /login { ratelimit zone=account rate=5r/m; empty_gif; }
+    location /odd { ratelimit zone=account rate=5r/m "name=:%{}"; empty_gif; }
 }
 END
 
@@ -311,7 +311,8 @@ END
     my $escaped = join '', $body =~ /`(%[0-9A-F]{2})`/g;
 
     is($escaped, '%3A%25%7B%7D', 'escapes');
-    is($redis->call('EXISTS', "ratelimit:{alice}:key:$escaped:60w10"), 1,
+    is($redis->call('EXISTS', "ratelimit:{alice}:account:$escaped:60w10"),
+       1,
        'are so');
 
     my ($command) = grep { /PTTL/ } @{$section{'Names of counters'}{sh}};
@@ -324,11 +325,12 @@ END
 sub refusal {
     my $gateway = gateway($section{'Set-up'}{conf}[0]);
     my $clients = Clients->new($gateway->{port});
-    my @request = ('GET /api/', 'X-API-Key: a');
+    my @request = ('GET /api/', 'X-API-Key: 4711');
 
     $clients->series((\@request) x 50);
     is($clients->ask(@request)->{status}, 429, 'refused');
-    is($redis->call('DEL', 'ratelimit:{a}:key::60w10'), 1, 'is reset');
+    is($redis->call('DEL', 'ratelimit:{alice}:account::60w10'), 1,
+       'is reset');
     is($clients->ask(@request)->{status}, 429, 'and remembered');
 
     $gateway->reload($gateway->{http});

@@ -94,24 +94,51 @@ sub commands {
 
 
 # Where commands run: words of the shell, a folder, and the port for each port
-# of the page.  "redis-cli" is told the port of 6379.
+# of the page.  "redis-cli" is told the port of 6379, "nginx" the folder; it
+# returns from a reload when the former workers have exited.  Debian's folder
+# of logs is that of the gateway, and a file of conf.d its nginx.conf.
 
 sub shell {
     my ($class, %option) = @_;
 
     my $self = bless {owner => $$, words => '', %option}, 'Page::Shell';
 
-    if (my $port = $self->{ports}{6379}) {
-        $self->{bin} = tempdir('ratelimit-XXXXXX', TMPDIR => 1);
+    $self->{bin} = tempdir('ratelimit-XXXXXX', TMPDIR => 1);
 
-        open my $file, '>', "$self->{bin}/redis-cli" or die $!;
-        print $file "#!/bin/sh\nPATH=\${PATH#*:}\n"
-                    . "exec redis-cli -p $port \"\$@\"\n";
-        close $file or die $!;
-        chmod 0755, "$self->{bin}/redis-cli";
-    }
+    program("$self->{bin}/redis-cli",
+            "exec redis-cli -p $self->{ports}{6379} \"\$@\"")
+        if $self->{ports}{6379};
+
+    program("$self->{bin}/nginx", <<'END');
+master=$(cat nginx.pid)
+former=$(cat /proc/$master/task/$master/children)
+kill -HUP $master
+for pid in $former; do
+    while test -e /proc/$pid; do sleep 0.01; done
+done
+END
 
     return $self;
+}
+
+
+sub program {
+    my ($path, $text) = @_;
+
+    open my $file, '>', $path or die $!;
+    print $file "#!/bin/sh\nPATH=\${PATH#*:}\n$text\n";
+    close $file or die $!;
+    chmod 0755, $path;
+}
+
+
+# a configuration or a command, with the paths of the gateway
+
+sub with_paths {
+    my ($text) = @_;
+
+    return $text =~ s{/var/log/nginx/}{logs/}gr
+                 =~ s{/etc/nginx/conf\.d/[\w.-]+}{nginx.conf}gr;
 }
 
 
@@ -201,10 +228,11 @@ sub output {
 
     my %port = %{$self->{ports}};
 
+    $command = Page::with_paths($command);
     $command =~ s/:$_\b/:$port{$_}/g for keys %port;
 
     local $ENV{SHELL} = '/bin/bash';
-    local $ENV{PATH} = join ':', grep { defined } $self->{bin}, $ENV{PATH};
+    local $ENV{PATH} = "$self->{bin}:$ENV{PATH}";
     local $ENV{PAGE_DIR} = $self->{dir};
     local $ENV{PAGE_COMMAND} = "$self->{words}\n$command";
 
@@ -231,8 +259,7 @@ sub DESTROY {
 
     local ($?, $@);
 
-    File::Path::remove_tree($self->{bin})
-        if defined $self->{bin} && $self->{owner} == $$;
+    File::Path::remove_tree($self->{bin}) if $self->{owner} == $$;
 }
 
 
