@@ -75,6 +75,10 @@ ratelimit_zone $arg_k zone=many:1m rate=$arg_r;
 map $arg_r $r { ~^(?<a>[^_]+)$ $a; ~^(?<a>[^_]+)_(?<b>[^_]+)$ "$a $b";
                 default $http_x_rate; }
 
+map $uri $lines { default "9r/d
+                          2r/h
+                          "; }
+
 log_format status "$uri $arg_k $status $ratelimit_status";
 add_header X-Status "$ratelimit_status" always;
 
@@ -120,6 +124,7 @@ server {
     }
 
     location = /log { ratelimit zone=log rate=$arg_r name=log; empty_gif; }
+    location = /lines { ratelimit zone=open rate=$lines; empty_gif; }
     location = /fixed { ratelimit zone=fixed; empty_gif; }
     location = /token { ratelimit zone=token; empty_gif; }
     location = /leaky { ratelimit zone=leaky burst=2 nodelay; empty_gif; }
@@ -245,15 +250,17 @@ sub good_values {
     my $rates = join ' ', map { "9r/${_}h" } 2 .. 8;
 
     for my $value ('2r/h', '2r/h 9r/d', '9r/d 2r/h', '  2r/h  ', ' 2r/h   9r/d',
-                   "$rates 2r/h")
+                   "2r/h\t9r/d", "9r/d \t 2r/h\t", "$rates 2r/h")
     {
-        my @answers = $clients->series((["GET /open?k=$value&r=_"
-                                         =~ s/ (?!\/)/%20/gr
-                                         =~ s/^GET%20/GET /r,
+        my $key = $value =~ s/ /%20/gr =~ s/\t/%09/gr;
+        my @answers = $clients->series((["GET /open?k=$key&r=_",
                                          "X-Rate: $value"]) x 3);
 
         is(statuses(@answers), '200 x 2, 429 x 1', qq("$value"));
     }
+
+    is(statuses($clients->series((['GET /lines?k=a']) x 3)),
+       '200 x 2, 429 x 1', 'several lines');
 }
 
 

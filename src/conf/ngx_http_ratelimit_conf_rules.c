@@ -13,6 +13,10 @@
 
 #define NGX_HTTP_RATELIMIT_LOGGED_RATE  64    /* bytes */
 
+/* as between the words of nginx.conf: a quoted value may have several lines */
+#define ngx_http_ratelimit_is_space(ch)                                       \
+    ((ch) == ' ' || (ch) == '\t' || (ch) == CR || (ch) == LF)
+
 
 static ngx_int_t ngx_http_ratelimit_resolve_fixed(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit, ngx_array_t *rates);
@@ -351,7 +355,7 @@ ngx_http_ratelimit_parse_rates(ngx_str_t *text, ratelimit_rate_t *rates,
     last = p + text->len;
 
     for ( ;; ) {
-        while (p < last && *p == ' ') {
+        while (p < last && ngx_http_ratelimit_is_space(*p)) {
             p++;
         }
 
@@ -359,7 +363,11 @@ ngx_http_ratelimit_parse_rates(ngx_str_t *text, ratelimit_rate_t *rates,
             return *n ? NULL : "has no rate";
         }
 
-        for (word = p; p < last && *p != ' '; p++) { /* void */ }
+        word = p;
+
+        while (p < last && !ngx_http_ratelimit_is_space(*p)) {
+            p++;
+        }
 
         if (*n == NGX_HTTP_RATELIMIT_MAX_RATES) {
             return "has too many rates";
