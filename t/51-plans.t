@@ -44,6 +44,7 @@ subtest 'an empty plan' => \&empty;
 subtest 'values that are plans' => \&good_values;
 subtest 'values that are none' => \&bad_values;
 subtest 'what is logged of them' => \&bad_values_logged;
+subtest 'costs that are none' => \&bad_costs;
 subtest 'other limits hold' => \&other_limits;
 subtest 'fail=closed' => \&fail_closed;
 subtest 'fail=closed costs nothing' => \&fail_closed_costs_nothing;
@@ -124,6 +125,14 @@ server {
     }
 
     location = /log { ratelimit zone=log rate=$arg_r name=log; empty_gif; }
+    location = /cost {
+        ratelimit zone=open rate=9r/h name=cost cost=$http_x_cost;
+        empty_gif;
+    }
+    location = /length {
+        ratelimit zone=open rate=9r/h name=length cost=$content_length;
+        empty_gif;
+    }
     location = /lines { ratelimit zone=open rate=$lines; empty_gif; }
     location = /fixed { ratelimit zone=fixed; empty_gif; }
     location = /token { ratelimit zone=token; empty_gif; }
@@ -340,6 +349,34 @@ sub bad_values_logged {
     $clients->ask('GET /said?k=bad&r=often');
     is(() = $gateway->log =~ /is invalid: "often":/g, $lines + 1,
        'and again in a later one');
+}
+
+
+# an empty cost is none: a GET has no $content_length
+
+sub bad_costs {
+    my @answers = $clients->series((['GET /length?k=a']) x 4,
+                                   (['GET /length?k=a', 'Content-Length: 0']));
+
+    is($answers[3]{field}{'x-ratelimit-remaining'}, 5, 'an empty one is 1');
+    is($answers[4]{field}{'x-ratelimit-remaining'}, 5, 'a number is what it is');
+    unlike($gateway->log, qr/cost "\$content_length"/, 'and none is logged');
+
+    my $before = time;
+
+    @answers = $clients->series((['GET /cost?k=a', 'X-Cost: often']) x 500,
+                                (['GET /cost?k=a', 'X-Cost: oftener']) x 500);
+
+    is(statuses(@answers), '200 x 9, 429 x 991', 'others are 1');
+
+    my $most = time - $before + 2;
+
+    for my $value (qw(often oftener)) {
+        my $lines = () = $gateway->log =~ /is not a number: "$value"/g;
+
+        cmp_ok($lines, '>=', 1, "$value: it is logged");
+        cmp_ok($lines, '<=', $most, "once a second, $lines");
+    }
 }
 
 

@@ -83,7 +83,10 @@ ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
-/* a cost beyond what any limit allows is as good as the largest one */
+/*
+ * Sets the cost, unless the value is empty or is not a number.  A cost beyond
+ * what any limit allows is as good as the largest one.
+ */
 
 ngx_int_t
 ngx_http_ratelimit_cost(ngx_http_request_t *r,
@@ -108,12 +111,12 @@ ngx_http_ratelimit_cost(ngx_http_request_t *r,
         n = ngx_min(n * 10 + (value.data[i] - '0'), RATELIMIT_MAX_LIMIT);
     }
 
-    if (value.len == 0 || i < value.len) {
+    if (i < value.len) {
         ngx_http_ratelimit_log_cost(r, limit, &value);
-        return NGX_OK;
-    }
 
-    *cost = n;
+    } else if (value.len) {
+        *cost = n;
+    }
 
     return NGX_OK;
 }
@@ -123,8 +126,17 @@ static void
 ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, ngx_str_t *value)
 {
-    size_t  len;
-    u_char  text[NGX_HTTP_RATELIMIT_LOGGED_COST];
+    size_t    len;
+    u_char    text[NGX_HTTP_RATELIMIT_LOGGED_COST];
+    uint32_t  hash;
+
+    /* another hash than that of a malformed rate, which may be the same text */
+
+    hash = ngx_murmur_hash2(value->data, value->len);
+
+    if (!ngx_http_ratelimit_store_tell(limit->use.zone, hash)) {
+        return;
+    }
 
     len = ngx_http_ratelimit_printable(text, NGX_HTTP_RATELIMIT_LOGGED_COST,
                                        value);
