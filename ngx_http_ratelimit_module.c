@@ -12,7 +12,11 @@ static void *ngx_http_ratelimit_create_loc_conf(ngx_conf_t *cf);
 static char *ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent,
     void *child);
 static ngx_int_t ngx_http_ratelimit_init(ngx_conf_t *cf);
-static ngx_int_t ngx_http_ratelimit_add_handler(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_add_handlers(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf);
+static ngx_int_t ngx_http_ratelimit_add_first(ngx_conf_t *cf,
+    ngx_http_phases phase, ngx_http_handler_pt handler);
+static ngx_int_t ngx_http_ratelimit_add_last(ngx_conf_t *cf,
     ngx_http_phases phase, ngx_http_handler_pt handler);
 static ngx_int_t ngx_http_ratelimit_init_process(ngx_cycle_t *cycle);
 static void ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle);
@@ -191,6 +195,9 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     ngx_http_ratelimit_loc_conf_t  *prev = parent;
     ngx_http_ratelimit_loc_conf_t  *conf = child;
 
+    ngx_http_core_loc_conf_t        *clcf;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
     ngx_conf_merge_ptr_value(conf->set, prev->set, NULL);
     ngx_conf_merge_ptr_value(conf->bypass, prev->bypass, NULL);
     ngx_conf_merge_uint_value(conf->headers, prev->headers,
@@ -207,6 +214,14 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     ngx_conf_merge_uint_value(conf->ipv6_prefix, prev->ipv6_prefix, 64);
     ngx_conf_merge_value(conf->dry_run, prev->dry_run, 0);
+
+    /* those of the core module have been merged */
+
+    clcf = ngx_http_conf_get_module_loc_conf(cf, ngx_http_core_module);
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    conf->error_pages = (clcf->error_pages != NULL);
+    rmcf->error_pages |= conf->error_pages;
 
     return NGX_CONF_OK;
 }
@@ -229,18 +244,7 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
         return NGX_OK;
     }
 
-    if (ngx_http_ratelimit_add_handler(cf, NGX_HTTP_PREACCESS_PHASE,
-                                       ngx_http_ratelimit_handler)
-        != NGX_OK
-        || ((rmcf->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
-            && ngx_http_ratelimit_add_handler(cf, NGX_HTTP_PRECONTENT_PHASE,
-                                       ngx_http_ratelimit_after_auth_handler)
-               != NGX_OK)
-        || (rmcf->outcomes
-            && ngx_http_ratelimit_add_handler(cf, NGX_HTTP_LOG_PHASE,
-                                              ngx_http_ratelimit_log_handler)
-               != NGX_OK))
-    {
+    if (ngx_http_ratelimit_add_handlers(cf, rmcf) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -251,33 +255,90 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
 
 /*
- * Handlers of a phase run from the last to the first.  In preaccess ours runs
- * after all others: realip must have set the address, and a request that
- * limit_req or limit_conn refuse is not counted.
+ * In preaccess limits run after the handlers of all other modules: realip must
+ * have set the address, and a request that limit_req or limit_conn refuses is
+ * not counted.
  */
 
 static ngx_int_t
-ngx_http_ratelimit_add_handler(ngx_conf_t *cf, ngx_http_phases phase,
+ngx_http_ratelimit_add_handlers(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf)
+{
+    if (ngx_http_ratelimit_add_last(cf, NGX_HTTP_PREACCESS_PHASE,
+                                    ngx_http_ratelimit_handler)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (rmcf->error_pages
+        && ngx_http_ratelimit_add_first(cf, NGX_HTTP_PREACCESS_PHASE,
+                                        ngx_http_ratelimit_check_handler)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if ((rmcf->error_pages || (rmcf->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH))
+        && ngx_http_ratelimit_add_first(cf, NGX_HTTP_PRECONTENT_PHASE,
+                                        ngx_http_ratelimit_after_auth_handler)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (rmcf->outcomes
+        && ngx_http_ratelimit_add_first(cf, NGX_HTTP_LOG_PHASE,
+                                        ngx_http_ratelimit_log_handler)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
+}
+
+
+/* handlers of a phase run from the last to the first */
+
+static ngx_int_t
+ngx_http_ratelimit_add_first(ngx_conf_t *cf, ngx_http_phases phase,
+    ngx_http_handler_pt handler)
+{
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[phase].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = handler;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_add_last(ngx_conf_t *cf, ngx_http_phases phase,
     ngx_http_handler_pt handler)
 {
     ngx_array_t                *handlers;
     ngx_http_handler_pt        *h;
     ngx_http_core_main_conf_t  *cmcf;
 
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-    handlers = &cmcf->phases[phase].handlers;
-
-    h = ngx_array_push(handlers);
-    if (h == NULL) {
+    if (ngx_http_ratelimit_add_first(cf, phase, handler) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (phase == NGX_HTTP_PREACCESS_PHASE) {
-        h = handlers->elts;
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 
-        ngx_memmove(h + 1, h,
-                    (handlers->nelts - 1) * sizeof(ngx_http_handler_pt));
-    }
+    handlers = &cmcf->phases[phase].handlers;
+    h = handlers->elts;
+
+    ngx_memmove(h + 1, h, (handlers->nelts - 1) * sizeof(ngx_http_handler_pt));
 
     *h = handler;
 

@@ -133,6 +133,7 @@ typedef struct {
                                         /* ngx_http_ratelimit_expr_check_t */
     ngx_array_t                     redis;    /* ngx_http_ratelimit_redis_t * */
     ngx_uint_t                      stages;   /* of all sets */
+    ngx_uint_t                      error_pages;  /* a location has some */
     ngx_uint_t                      outcomes; /* a limit counts by them */
     ngx_http_ratelimit_elastic_t   *elastic;
 } ngx_http_ratelimit_main_conf_t;
@@ -147,6 +148,7 @@ typedef struct {
     ngx_uint_t                      limit_log_level;
     ngx_uint_t                      delay_log_level;
     ngx_uint_t                      ipv6_prefix;
+    ngx_uint_t                      error_pages;  /* there are */
     ngx_flag_t                      dry_run;
 } ngx_http_ratelimit_loc_conf_t;
 

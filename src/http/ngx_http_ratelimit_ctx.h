@@ -39,14 +39,19 @@ typedef enum {
 typedef struct {
     ngx_http_request_t             *request;
     ngx_pool_cleanup_t              cleanup;
-    ngx_http_ratelimit_loc_conf_t  *access;   /* of the location whose
-                                                 authentication may follow */
     ngx_http_ratelimit_loc_conf_t  *conf;     /* of the latest decision */
     ngx_uint_t                      stages;   /* decided so far */
     ngx_uint_t                      nqueries; /* of these stages */
     ngx_uint_t                      first;    /* query that figures are of: all
                                                  that follow, too */
     ngx_http_ratelimit_status_e     status;
+    unsigned                        fresh:1;    /* there are rows behind the
+                                                   context for the limits before
+                                                   authentication of the
+                                                   location */
+    unsigned                        checked:1;  /* the request may be refused
+                                                   by limits or access rules */
+    unsigned                        refused:1;  /* it was, by any module */
     unsigned                        waiting:1;  /* for a store */
     unsigned                        resumed:1;  /* the store has decided */
     unsigned                        queued:1;   /* for a token */
@@ -58,6 +63,7 @@ typedef struct {
 
     /* all above are zeros at first */
 
+    ngx_http_core_loc_conf_t       *location; /* that is being checked */
     ratelimit_verdict_t            *verdict;  /* of the tightest limit, see */
     ngx_http_ratelimit_subject_t   *tightest; /* ..._describe() */
 
@@ -107,6 +113,15 @@ ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
 
 /* whether there is capacity to spare, for elastic= */
 ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
+
+
+/* ngx_http_ratelimit_refused.c */
+
+/* runs first in preaccess */
+ngx_int_t ngx_http_ratelimit_check_handler(ngx_http_request_t *r);
+
+/* whether the request is at the page of a failed authentication */
+ngx_uint_t ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r);
 
 
 /* ngx_http_ratelimit_handler.c */
@@ -169,6 +184,50 @@ ngx_http_ratelimit_get_ctx(ngx_http_request_t *r)
     }
 
     return ngx_http_ratelimit_find_ctx(r);
+}
+
+
+/* there is room for so many rules of the first query behind the context */
+
+static ratelimit_inline ngx_http_ratelimit_ctx_t *
+ngx_http_ratelimit_create_ctx(ngx_http_request_t *r, ngx_uint_t room)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
+                              + room * ngx_http_ratelimit_row_size);
+    if (ctx == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(ctx, offsetof(ngx_http_ratelimit_ctx_t, verdict));
+
+    ctx->request = r;
+
+    return ctx;
+}
+
+
+/* as ngx_pool_cleanup_add() would do it, but with no memory of its own */
+
+static ratelimit_inline void
+ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_http_request_t  *r;
+
+    if (ctx->cleanup.handler != NULL) {
+        return;
+    }
+
+    r = ctx->request;
+
+    ctx->cleanup.handler = ngx_http_ratelimit_cleanup;
+    ctx->cleanup.data = ctx;
+    ctx->cleanup.next = r->pool->cleanup;
+
+    r->pool->cleanup = &ctx->cleanup;
+
+    ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
 }
 
 

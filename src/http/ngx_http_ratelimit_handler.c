@@ -22,18 +22,16 @@ typedef enum {
 
 
 static ngx_int_t ngx_http_ratelimit_run_rule(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf);
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_int_t ngx_http_ratelimit_run_simple(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf);
-static ngx_int_t ngx_http_ratelimit_set_access(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf);
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_int_t ngx_http_ratelimit_run(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage);
+static void *ngx_http_ratelimit_get_rows(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t n, ngx_uint_t stage);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_start(
-    ngx_http_request_t *r, ngx_http_ratelimit_loc_conf_t *rlcf,
-    ngx_uint_t stage, ngx_http_ratelimit_kind_e kind);
-static ratelimit_inline ngx_http_ratelimit_ctx_t *
-    ngx_http_ratelimit_create_ctx(ngx_http_request_t *r, ngx_uint_t room);
+    ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_http_ratelimit_kind_e kind);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_decide(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
     ngx_uint_t stage, ngx_http_ratelimit_kind_e kind);
@@ -45,8 +43,6 @@ static ratelimit_inline ngx_int_t ngx_http_ratelimit_add_limit(
     ngx_uint_t *n, ngx_http_ratelimit_limit_t *limit,
     ngx_http_ratelimit_kind_e kind);
 static ngx_int_t ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx);
-static ratelimit_inline void ngx_http_ratelimit_keep_ctx(
-    ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_wait_handler(ngx_http_request_t *r);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
@@ -70,6 +66,7 @@ static ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
 ngx_int_t
 ngx_http_ratelimit_handler(ngx_http_request_t *r)
 {
+    ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_set_t       *set;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
@@ -80,39 +77,37 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
+    ctx = ngx_http_get_module_ctx(r, ngx_http_ratelimit_module);
+
     if (!set->simple || rlcf->bypass != NULL || r->internal
-        || ngx_http_get_module_ctx(r, ngx_http_ratelimit_module) != NULL)
+        || (ctx != NULL && !ctx->fresh))
     {
         return ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH);
     }
 
-    return (set->nrules_before == 1) ? ngx_http_ratelimit_run_rule(r, rlcf)
-                                     : ngx_http_ratelimit_run_simple(r, rlcf);
+    return (set->nrules_before == 1)
+           ? ngx_http_ratelimit_run_rule(r, ctx, rlcf)
+           : ngx_http_ratelimit_run_simple(r, ctx, rlcf);
 }
 
 
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_run_rule(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf)
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    return ngx_http_ratelimit_start(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH,
+    return ngx_http_ratelimit_start(r, ctx, rlcf,
                                     NGX_HTTP_RATELIMIT_SIMPLE_RULE);
 }
 
 
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_run_simple(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf)
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    return ngx_http_ratelimit_start(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH,
+    return ngx_http_ratelimit_start(r, ctx, rlcf,
                                     NGX_HTTP_RATELIMIT_SIMPLE_LIMITS);
 }
 
-
-/*
- * The location that the request was authenticated for must be the one whose
- * limits run after authentication: the page of a refusal is not.
- */
 
 ngx_int_t
 ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
@@ -121,22 +116,27 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
     ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
-    ctx = ngx_http_ratelimit_get_ctx(r);
-    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
-
-    if (ctx == NULL || ctx->access != rlcf || r != r->main) {
+    if (r != r->main) {
         return NGX_DECLINED;
     }
 
-    rc = ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
+    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    /* not refused: limits of a location that a redirect leads to apply */
+    if (rlcf->set != NULL && !ngx_http_ratelimit_is_unauthorized(r)) {
+        rc = ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
 
-    if (rc == NGX_DECLINED) {
-        ctx->access = NULL;
+        if (rc != NGX_DECLINED) {
+            return rc;
+        }
     }
 
-    return rc;
+    ctx = ngx_http_ratelimit_get_ctx(r);
+
+    if (ctx != NULL) {
+        ctx->checked = 0;
+    }
+
+    return NGX_DECLINED;
 }
 
 
@@ -144,20 +144,13 @@ static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_run(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage)
 {
-    void                        *memory;
+    void                        *rows;
     ngx_uint_t                   n;
     ngx_http_ratelimit_ctx_t    *ctx;
     ngx_http_ratelimit_set_t    *set;
     ngx_http_ratelimit_query_t  *q;
 
     set = rlcf->set;
-
-    if (stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH
-        && (set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
-        && ngx_http_ratelimit_set_access(r, rlcf) != NGX_OK)
-    {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    }
 
     if (!(set->stages & stage)) {
         return NGX_DECLINED;
@@ -166,83 +159,76 @@ ngx_http_ratelimit_run(ngx_http_request_t *r,
     ctx = ngx_http_ratelimit_get_ctx(r);
 
     if (ctx == NULL) {
-        return ngx_http_ratelimit_start(r, rlcf, stage,
-                                        NGX_HTTP_RATELIMIT_ANY_LIMITS);
-    }
+        ctx = ngx_http_ratelimit_create_ctx(r, set->nrules_before);
+        if (ctx == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
 
-    if (ctx->resumed) {
+        ctx->fresh = (stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH);
+
+    } else if (ctx->resumed) {
         ctx->resumed = 0;
         ctx->described = 0;
 
         q = &ctx->queries[ctx->nqueries - 1];
 
         return ngx_http_ratelimit_apply(ctx, q, q->rc, q->n);
-    }
 
-    if (ctx->stages & stage) {
+    } else if (ctx->refused || (ctx->stages & stage)) {
         return NGX_DECLINED;
     }
 
     n = (stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) ? set->nrules_after
                                                  : set->nrules_before;
 
-    memory = ngx_palloc(r->pool, n * ngx_http_ratelimit_row_size);
-    if (memory == NULL) {
+    rows = ngx_http_ratelimit_get_rows(ctx, n, stage);
+    if (rows == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     ctx->conf = rlcf;
 
     q = &ctx->queries[ctx->nqueries];
-    ngx_http_ratelimit_query_init(q, memory, n, r->pool);
+    ngx_http_ratelimit_query_init(q, rows, n, r->pool);
 
     return ngx_http_ratelimit_decide(ctx, q, stage,
                                      NGX_HTTP_RATELIMIT_ANY_LIMITS);
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_set_access(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf)
+static void *
+ngx_http_ratelimit_get_rows(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n,
+    ngx_uint_t stage)
 {
-    ngx_http_ratelimit_ctx_t  *ctx;
-
-    ctx = ngx_http_ratelimit_get_ctx(r);
-
-    if (ctx == NULL) {
-        ctx = ngx_http_ratelimit_create_ctx(r, 0);
-        if (ctx == NULL) {
-            return NGX_ERROR;
-        }
-
-        ngx_http_ratelimit_keep_ctx(ctx);
+    if (ctx->fresh && stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH) {
+        ctx->fresh = 0;
+        return ctx + 1;
     }
 
-    if (ctx->access == NULL) {
-        ctx->access = rlcf;
-    }
-
-    return NGX_OK;
+    return ngx_palloc(ctx->request->pool, n * ngx_http_ratelimit_row_size);
 }
 
 
-/* the first query of a request stands behind the context */
+/* the first decision about a request, by limits before authentication */
 
 static ratelimit_inline ngx_int_t
-ngx_http_ratelimit_start(ngx_http_request_t *r,
-    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage,
-    ngx_http_ratelimit_kind_e kind)
+ngx_http_ratelimit_start(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_http_ratelimit_kind_e kind)
 {
     ngx_uint_t                   n;
-    ngx_http_ratelimit_ctx_t    *ctx;
     ngx_http_ratelimit_query_t  *q;
 
     n = (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE) ? 1
                                                  : rlcf->set->nrules_before;
 
-    ctx = ngx_http_ratelimit_create_ctx(r, n);
     if (ctx == NULL) {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        ctx = ngx_http_ratelimit_create_ctx(r, n);
+        if (ctx == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+    } else {
+        ctx->fresh = 0;
     }
 
     ctx->conf = rlcf;
@@ -250,26 +236,8 @@ ngx_http_ratelimit_start(ngx_http_request_t *r,
     q = &ctx->queries[0];
     ngx_http_ratelimit_query_init(q, ctx + 1, n, r->pool);
 
-    return ngx_http_ratelimit_decide(ctx, q, stage, kind);
-}
-
-
-static ratelimit_inline ngx_http_ratelimit_ctx_t *
-ngx_http_ratelimit_create_ctx(ngx_http_request_t *r, ngx_uint_t room)
-{
-    ngx_http_ratelimit_ctx_t  *ctx;
-
-    ctx = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_ctx_t)
-                              + room * ngx_http_ratelimit_row_size);
-    if (ctx == NULL) {
-        return NULL;
-    }
-
-    ngx_memzero(ctx, offsetof(ngx_http_ratelimit_ctx_t, verdict));
-
-    ctx->request = r;
-
-    return ctx;
+    return ngx_http_ratelimit_decide(ctx, q, NGX_HTTP_RATELIMIT_BEFORE_AUTH,
+                                     kind);
 }
 
 
@@ -460,29 +428,6 @@ ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
-/* as ngx_pool_cleanup_add() would do it, but with no memory of its own */
-
-static ratelimit_inline void
-ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
-{
-    ngx_http_request_t  *r;
-
-    if (ctx->cleanup.handler != NULL) {
-        return;
-    }
-
-    r = ctx->request;
-
-    ctx->cleanup.handler = ngx_http_ratelimit_cleanup;
-    ctx->cleanup.data = ctx;
-    ctx->cleanup.next = r->pool->cleanup;
-
-    r->pool->cleanup = &ctx->cleanup;
-
-    ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
-}
-
-
 /* a request whose write handler this is waits for a store */
 
 static void
@@ -624,6 +569,8 @@ ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx, ngx_int_t rc)
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
         return NGX_DECLINED;
     }
+
+    ctx->refused = 1;
 
     ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_CLOSED);
     ngx_http_ratelimit_refund(ctx, 1);

@@ -51,6 +51,7 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_DECLINED;
     }
 
+    ctx->refused = 1;
     ctx->status = NGX_HTTP_RATELIMIT_REJECTED;
 
     /* statuses of nginx's own are not sent to clients */
