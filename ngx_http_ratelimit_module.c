@@ -287,6 +287,17 @@ ngx_http_ratelimit_add_handlers(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
+    /* with one stage alone there is no second decision to refund the first */
+
+    if (rmcf->stages == (NGX_HTTP_RATELIMIT_BEFORE_AUTH
+                         | NGX_HTTP_RATELIMIT_AFTER_AUTH)
+        && ngx_http_ratelimit_add_last(cf, NGX_HTTP_PRECONTENT_PHASE,
+                                       ngx_http_ratelimit_content_handler)
+           != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
     if (rmcf->outcomes
         && ngx_http_ratelimit_add_first(cf, NGX_HTTP_LOG_PHASE,
                                         ngx_http_ratelimit_log_handler)

@@ -309,3 +309,89 @@ __DATA__
  "", "/2"]
 --- error_code eval
 [(200, 200, 429) x 8]
+
+
+
+=== TEST 12: what a content handler has worked for is not given back
+--- http_config
+    ratelimit_zone $arg_k zone=first12:1m rate=3r/2d
+                   algorithm=sliding_log;
+    ratelimit_zone $arg_k zone=second12:1m rate=1r/d;
+--- config
+    location /accel { ratelimit zone=first12;
+                      proxy_pass http://127.0.0.1:$server_port/upstream?$args; }
+    location /upstream { add_header X-Accel-Redirect /late?$args;
+                         return 200; }
+    location /late { ratelimit zone=second12 after_auth; rewrite ^ /index.html
+                     break; }
+    location /error { ratelimit zone=first12; proxy_intercept_errors on;
+                      error_page 404 = @late;
+                      proxy_pass http://127.0.0.1:$server_port/missing; }
+    location /missing { return 404; }
+    location @late { ratelimit zone=second12 after_auth;
+                     try_files /index.html =404; }
+    location /file { ratelimit zone=first12; error_page 404 = @late; }
+
+    location /reverse { ratelimit zone=first12 after_auth;
+                        proxy_intercept_errors on; error_page 404 = @early;
+                        proxy_pass http://127.0.0.1:$server_port/missing; }
+    location @early { ratelimit zone=second12; try_files /index.html =404; }
+--- request eval
+[map { ("GET /$_?k=$_") x 5 } qw(accel error file reverse)]
+--- error_code eval
+[(200, (429) x 4) x 4]
+--- response_headers_like eval
+[("X-Status: PASSED.", ("X-Zone: second12.") x 2,
+  ("X-Zone: first12.\nRetry-After: 172[78]\\d\\d") x 2) x 4]
+
+
+
+=== TEST 13: what only "try_files" has looked for is given back
+--- http_config
+    ratelimit_zone $arg_k zone=first13:1m rate=3r/2d;
+    ratelimit_zone $arg_k zone=second13:1m rate=1r/d;
+--- config
+    location /t { ratelimit zone=first13; try_files /no @late; }
+    location @late { ratelimit zone=second13 after_auth;
+                     try_files /index.html =404; }
+    location /left { ratelimit zone=first13; try_files /index.html =404; }
+--- request eval
+[("GET /t?k=a") x 5, ("GET /left?k=a") x 3]
+--- error_code eval
+[200, (429) x 4, 200, 200, 429]
+
+
+
+=== TEST 14: what is counted by its status is settled after such a refusal
+--- http_config
+    ratelimit_zone $arg_k zone=first14:1m rate=2r/d;
+    ratelimit_zone $arg_k zone=second14:1m rate=1r/d;
+--- config
+    location /accel { ratelimit zone=first14 count=401;
+                      proxy_pass http://127.0.0.1:$server_port/upstream?$args; }
+    location /upstream { add_header X-Accel-Redirect /late?$args;
+                         return 200; }
+    location /late { ratelimit zone=second14 after_auth; rewrite ^ /index.html
+                     break; }
+    location /left { ratelimit zone=first14; try_files /index.html =404; }
+--- pipelined_requests eval
+[("GET /accel?k=a") x 5, ("GET /left?k=a") x 3]
+--- error_code eval
+[200, (429) x 4, 200, 200, 429]
+
+
+
+=== TEST 15: an authenticator that is asked meanwhile is no content
+--- http_config
+    ratelimit_zone $arg_k zone=first15:1m rate=3r/2d;
+    ratelimit_zone $arg_k zone=second15:1m rate=1r/d;
+--- config
+    location /t { ratelimit zone=first15; auth_request /auth;
+                  ratelimit zone=second15 after_auth;
+                  try_files /index.html =404; }
+    location = /auth { try_files /index.html =404; }
+    location /left { ratelimit zone=first15; try_files /index.html =404; }
+--- request eval
+[("GET /t?k=a") x 5, ("GET /left?k=a") x 3]
+--- error_code eval
+[200, (429) x 4, 200, 200, 429]

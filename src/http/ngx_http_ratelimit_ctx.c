@@ -49,7 +49,7 @@ ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t refused)
     ngx_uint_t                   i, k;
     ngx_http_ratelimit_query_t  *q;
 
-    for (i = 0; i < ctx->nqueries; i++) {
+    for (i = ctx->used; i < ctx->nqueries; i++) {
         q = &ctx->queries[i];
 
         if (!q->allowed) {

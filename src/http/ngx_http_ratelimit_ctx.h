@@ -52,6 +52,9 @@ typedef struct {
     unsigned                        checked:1;  /* the request may be refused
                                                    by limits or access rules */
     unsigned                        refused:1;  /* it was, by any module */
+    unsigned                        used:2;     /* queries in front, which have
+                                                   led to content, and stay
+                                                   charged */
     unsigned                        waiting:1;  /* for a store */
     unsigned                        resumed:1;  /* the store has decided */
     unsigned                        queued:1;   /* for a token */
@@ -77,8 +80,8 @@ ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_find_ctx(ngx_http_request_t *r);
 void ngx_http_ratelimit_cleanup(void *data);
 
 /*
- * Refunds all that the request was charged; if it is refused, but for limits
- * that count refused requests.
+ * Refunds what the request was charged and has not used; if it is refused, but
+ * for limits that count refused requests.
  */
 void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t refused);
@@ -119,6 +122,9 @@ ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 
 /* runs first in preaccess */
 ngx_int_t ngx_http_ratelimit_check_handler(ngx_http_request_t *r);
+
+/* runs last in precontent */
+ngx_int_t ngx_http_ratelimit_content_handler(ngx_http_request_t *r);
 
 /* whether the request is at the page of a failed authentication */
 ngx_uint_t ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r);

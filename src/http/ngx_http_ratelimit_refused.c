@@ -101,3 +101,24 @@ ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r)
     return r->err_status == NGX_HTTP_UNAUTHORIZED
            || r->err_status == NGX_HTTP_FORBIDDEN;
 }
+
+
+/* all is decided: a content handler follows, and what it was charged is used */
+
+ngx_int_t
+ngx_http_ratelimit_content_handler(ngx_http_request_t *r)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    if (r != r->main) {
+        return NGX_DECLINED;
+    }
+
+    ctx = ngx_http_ratelimit_get_ctx(r);
+
+    if (ctx != NULL) {
+        ctx->used = ctx->nqueries;
+    }
+
+    return NGX_DECLINED;
+}
