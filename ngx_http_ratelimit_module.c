@@ -250,7 +250,7 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
     ngx_http_ratelimit_header_filter_init();
 
-    return NGX_OK;
+    return rmcf->outcomes ? ngx_http_ratelimit_settle_init(cf) : NGX_OK;
 }
 
 
@@ -293,14 +293,6 @@ ngx_http_ratelimit_add_handlers(ngx_conf_t *cf,
                          | NGX_HTTP_RATELIMIT_AFTER_AUTH)
         && ngx_http_ratelimit_add_last(cf, NGX_HTTP_PRECONTENT_PHASE,
                                        ngx_http_ratelimit_content_handler)
-           != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    if (rmcf->outcomes
-        && ngx_http_ratelimit_add_first(cf, NGX_HTTP_LOG_PHASE,
-                                        ngx_http_ratelimit_log_handler)
            != NGX_OK)
     {
         return NGX_ERROR;

@@ -33,6 +33,10 @@ subtest 'plans and costs' => \&plans_and_costs;
 subtest 'what others refuse' => \&others_refuse;
 subtest 'a dry run' => \&dry_run;
 subtest 'HTTP/1.0 and HEAD' => \&spellings;
+subtest 'a mirror' => \&mirror;
+subtest 'a slow body' => \&slow_body;
+subtest 'a post_action' => \&post_action;
+subtest 'statuses that filters make' => \&filters;
 
 is($gateway->complaints, '', 'nothing to complain about');
 
@@ -138,6 +142,22 @@ server {
                     proxy_pass http://127.0.0.2:PORT; }
     location /dry { ratelimit zone=login name=dry count=401;
                     ratelimit_dry_run on; proxy_pass http://127.0.0.2:PORT; }
+
+    location /mirror { ratelimit zone=login count=401; mirror /mirrored;
+                       proxy_pass http://127.0.0.2:PORT; }
+    location = /mirrored { internal; proxy_pass http://127.0.0.1:SLOW; }
+    location /body { ratelimit zone=login count=401; empty_gif; }
+    location /post/bad { ratelimit zone=login count=401; post_action @bad;
+                         proxy_pass http://127.0.0.2:PORT; }
+    location /post/good { ratelimit zone=login count=401; post_action @good;
+                          proxy_pass http://127.0.0.2:PORT; }
+    location /post/slow { ratelimit zone=login count=401;
+                          post_action /mirrored;
+                          proxy_pass http://127.0.0.2:PORT; }
+    location /post/leave { ratelimit zone=login count=401; post_action @bad;
+                           proxy_pass http://127.0.0.1:SLOW; }
+    location = /file { ratelimit zone=login name=file count=200,416;
+                       alias nginx.conf; }
 }
 END
 }
@@ -375,4 +395,70 @@ sub spellings {
     is($clients->ask('HEAD /login/200?k=head', 'Connection: close')->{status},
        200, 'HEAD') for 1 .. 9;
     left(3, '/login/401?k=head', 'afterwards');
+}
+
+
+# what is counted by its status is given back as soon as the client has it: six
+# good logins, though only three may be under way
+
+sub mirror {
+    my @answers = map { $clients->ask('GET /mirror/200?k=mirror') } 1 .. 6;
+
+    is(join(' ', map { $_->{status} } @answers), join(' ', (200) x 6),
+       'no answer waits for the mirror');
+
+    my @errands = map { Clients::errand($backend) } 1 .. 6;
+
+    left(3, '/login/401?k=mirror', 'while the mirror works');
+    Clients::reply($_, 401) for @errands;
+}
+
+
+sub slow_body {
+    my @all = map { $clients->send('POST /body?k=body', 'Content-Length: 9') }
+              1 .. 3;
+
+    Clients::await_answers(3, @all);
+    is($_->{answers}[0]{status}, 405, 'an answer before the body') for @all;
+    left(3, '/login/401?k=body', 'while the bodies are awaited');
+    Clients::leave($_) for @all;
+}
+
+
+sub post_action {
+    is($clients->ask('GET /post/bad/200?k=post')->{status}, 200, 'a good one')
+        for 1 .. 6;
+    left(3, '/login/401?k=post', 'after actions that fail');
+
+    is($clients->ask('GET /post/good/401?k=wrong')->{status}, 401, 'a bad one')
+        for 1 .. 3;
+    left(0, '/login/401?k=wrong', 'after actions that do not');
+
+    is($clients->ask('GET /post/slow/200?k=slow')->{status}, 200, 'a good one')
+        for 1 .. 6;
+
+    my @errands = map { Clients::errand($backend) } 1 .. 6;
+
+    left(3, '/login/401?k=slow', 'while actions are under way');
+    Clients::reply($_, 401) for @errands;
+
+    my @all = map { $clients->send('GET /post/leave?k=left') } 1 .. 3;
+
+    my @held = map { Clients::errand($backend) } @all;
+
+    is(statuses('/login/401?k=left'), '429', 'three are reserved');
+    Clients::leave($_) for @all;
+    settled('/post/leave?k=left 401', 3);
+    left(3, '/login/401?k=left', 'no client has seen these fail');
+}
+
+
+sub filters {
+    my @part = ('GET /file?k=a', 'Range: bytes=0-0');
+    my @none = ('GET /file?k=a', 'Range: bytes=99999-');
+
+    is(join(' ', map { $_->{status} } $clients->series(
+            (\@part) x 9, \@none, ['GET /file?k=a'], \@none, \@none, \@part)),
+       join(' ', (206) x 9, 416, 200, 416, 429, 429),
+       'parts are not counted, whole files and missing parts are');
 }

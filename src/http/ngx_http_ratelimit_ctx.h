@@ -62,6 +62,8 @@ typedef struct {
     unsigned                        failed:1;   /* a limit was not asked */
     unsigned                        measured:1; /* whether there is */
     unsigned                        spare:1;    /* capacity to spare */
+    unsigned                        settled:2;  /* queries in front, by the
+                                                   status */
     unsigned                        described:1;
 
     /* all above are zeros at first */
@@ -157,9 +159,9 @@ ngx_int_t ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
 void ngx_http_ratelimit_header_filter_init(void);
 
 
-/* ngx_http_ratelimit_settle.c */
+/* ngx_http_ratelimit_settle.c: needed if a limit has count= */
 
-ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_ratelimit_settle_init(ngx_conf_t *cf);
 
 
 /* ngx_http_ratelimit_variables.c */

@@ -1,14 +1,19 @@
 
 /*
- * Counting by status: a request is charged when it is admitted, and refunded in
- * the end if its status is not one of count=.
+ * Counting by status: a request is charged when it is admitted, and refunded as
+ * soon as the client has a status that is not one of count=.
  */
 
 
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
-static void ngx_http_ratelimit_settle(ngx_http_ratelimit_query_t *q,
+static ngx_int_t ngx_http_ratelimit_settle_header_filter(
+    ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
+static void ngx_http_ratelimit_settle(ngx_http_request_t *r,
+    ngx_uint_t status);
+static void ngx_http_ratelimit_settle_query(ngx_http_ratelimit_query_t *q,
     ngx_uint_t status);
 static void ngx_http_ratelimit_settle_waiting(ngx_http_ratelimit_query_t *q,
     ngx_uint_t status);
@@ -17,35 +22,55 @@ static ngx_uint_t ngx_http_ratelimit_counts(ngx_http_ratelimit_limit_t *limit,
 static ngx_uint_t ngx_http_ratelimit_get_status(ngx_http_request_t *r);
 
 
+static ngx_http_output_header_filter_pt  ngx_http_ratelimit_settle_next_filter;
+
+
 ngx_int_t
+ngx_http_ratelimit_settle_init(ngx_conf_t *cf)
+{
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[NGX_HTTP_LOG_PHASE].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = ngx_http_ratelimit_log_handler;
+
+    ngx_http_ratelimit_settle_next_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_http_ratelimit_settle_header_filter;
+
+    return NGX_OK;
+}
+
+
+/* other filters may change the status, or defer the header */
+
+static ngx_int_t
+ngx_http_ratelimit_settle_header_filter(ngx_http_request_t *r)
+{
+    ngx_int_t  rc;
+
+    rc = ngx_http_ratelimit_settle_next_filter(r);
+
+    if (r == r->main && r->header_sent) {
+        ngx_http_ratelimit_settle(r, r->headers_out.status);
+    }
+
+    return rc;
+}
+
+
+/* there was no response, or it is settled already */
+
+static ngx_int_t
 ngx_http_ratelimit_log_handler(ngx_http_request_t *r)
 {
-    ngx_uint_t                   i, status;
-    ngx_http_ratelimit_ctx_t    *ctx;
-    ngx_http_ratelimit_query_t  *q;
-
-    if (r != r->main) {
-        return NGX_OK;
-    }
-
-    ctx = ngx_http_ratelimit_get_ctx(r);
-
-    if (ctx == NULL) {
-        return NGX_OK;
-    }
-
-    status = ngx_http_ratelimit_get_status(r);
-
-    for (i = 0; i < ctx->nqueries; i++) {
-        q = &ctx->queries[i];
-
-        if (q->allowed) {
-            ngx_http_ratelimit_settle(q, status);
-
-        } else if (q->rc == NGX_AGAIN && ctx->waiting) {
-            ngx_http_ratelimit_settle_waiting(q, status);
-            ctx->waiting = 0;
-        }
+    if (r == r->main) {
+        ngx_http_ratelimit_settle(r, ngx_http_ratelimit_get_status(r));
     }
 
     return NGX_OK;
@@ -53,7 +78,37 @@ ngx_http_ratelimit_log_handler(ngx_http_request_t *r)
 
 
 static void
-ngx_http_ratelimit_settle(ngx_http_ratelimit_query_t *q, ngx_uint_t status)
+ngx_http_ratelimit_settle(ngx_http_request_t *r, ngx_uint_t status)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_ctx_t    *ctx;
+    ngx_http_ratelimit_query_t  *q;
+
+    ctx = ngx_http_ratelimit_get_ctx(r);
+
+    if (ctx == NULL) {
+        return;
+    }
+
+    for (i = ctx->settled; i < ctx->nqueries; i++) {
+        q = &ctx->queries[i];
+
+        if (q->allowed) {
+            ngx_http_ratelimit_settle_query(q, status);
+
+        } else if (q->rc == NGX_AGAIN && ctx->waiting) {
+            ngx_http_ratelimit_settle_waiting(q, status);
+            ctx->waiting = 0;
+        }
+    }
+
+    ctx->settled = ctx->nqueries;
+}
+
+
+static void
+ngx_http_ratelimit_settle_query(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t status)
 {
     ngx_uint_t                  i;
     ngx_http_ratelimit_rules_t  *plan;
@@ -111,11 +166,15 @@ ngx_http_ratelimit_counts(ngx_http_ratelimit_limit_t *limit,
 }
 
 
-/* as $status */
+/* as $status, but for that of a "post_action", which no client sees */
 
 static ngx_uint_t
 ngx_http_ratelimit_get_status(ngx_http_request_t *r)
 {
+    if (r->post_action) {
+        return NGX_HTTP_CLIENT_CLOSED_REQUEST;
+    }
+
     if (r->err_status) {
         return r->err_status;
     }
