@@ -8,6 +8,10 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
+static uint64_t ngx_http_ratelimit_from_now(ngx_http_ratelimit_ctx_t *ctx,
+    uint64_t usec);
+
+
 /* redirects clear contexts, but not cleanups */
 
 ngx_http_ratelimit_ctx_t *
@@ -103,6 +107,7 @@ ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx)
 
         ctx->verdict = &tightest->verdict;
         ctx->tightest = &q->subjects[k];
+        ctx->decided = q->decided;
     }
 }
 
@@ -131,11 +136,32 @@ ngx_http_ratelimit_has_figures(ngx_http_ratelimit_ctx_t *ctx)
 
 
 uint64_t
+ngx_http_ratelimit_reset_after(ngx_http_ratelimit_ctx_t *ctx)
+{
+    return ngx_http_ratelimit_from_now(ctx, ctx->verdict->reset_after);
+}
+
+
+uint64_t
 ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx)
 {
     uint64_t  seconds;
 
-    seconds = ngx_http_ratelimit_seconds(ctx->verdict->retry_after);
+    seconds = ngx_http_ratelimit_seconds(
+             ngx_http_ratelimit_from_now(ctx, ctx->verdict->retry_after));
 
     return ngx_max(seconds, 1);
+}
+
+
+/* a response may be sent long after the decision */
+
+static uint64_t
+ngx_http_ratelimit_from_now(ngx_http_ratelimit_ctx_t *ctx, uint64_t usec)
+{
+    uint64_t  passed;
+
+    passed = (uint64_t) (ngx_current_msec - ctx->decided) * 1000;
+
+    return usec > passed ? usec - passed : 0;
 }

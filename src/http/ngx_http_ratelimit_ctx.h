@@ -68,9 +68,11 @@ typedef struct {
 
     /* all above are zeros at first */
 
-    ngx_http_core_loc_conf_t       *location; /* that is being checked */
     ratelimit_verdict_t            *verdict;  /* of the tightest limit, see */
     ngx_http_ratelimit_subject_t   *tightest; /* ..._describe() */
+    ngx_msec_t                      decided;  /* when */
+
+    ngx_http_core_loc_conf_t       *location; /* if checked */
 
     ngx_http_ratelimit_query_t      queries[NGX_HTTP_RATELIMIT_STAGES];
 } ngx_http_ratelimit_ctx_t;
@@ -97,7 +99,11 @@ void ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx);
 /* whether there are figures: at least one limit was asked */
 ngx_uint_t ngx_http_ratelimit_has_figures(ngx_http_ratelimit_ctx_t *ctx);
 
-/* whole seconds, at least one */
+/*
+ * From now on, after ..._describe(): until the limit is whole again, in usec,
+ * and until the client may come again, in whole seconds, at least one.
+ */
+uint64_t ngx_http_ratelimit_reset_after(ngx_http_ratelimit_ctx_t *ctx);
 uint64_t ngx_http_ratelimit_retry_seconds(ngx_http_ratelimit_ctx_t *ctx);
 
 

@@ -478,6 +478,8 @@ ngx_http_ratelimit_apply(ngx_http_ratelimit_ctx_t *ctx,
         return ngx_http_ratelimit_fail(ctx, rc);
     }
 
+    q->decided = ngx_current_msec;
+
     return q->allowed ? ngx_http_ratelimit_pass(ctx, q, n)
                       : ngx_http_ratelimit_refuse(ctx, q);
 }

@@ -164,7 +164,7 @@ ngx_http_ratelimit_x_fields(ngx_http_ratelimit_ctx_t *ctx,
     ratelimit_verdict_t  *verdict;
 
     verdict = ctx->verdict;
-    reset = verdict->reset_after;
+    reset = ngx_http_ratelimit_reset_after(ctx);
 
     if (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_EPOCH) {
         tp = ngx_timeofday();
@@ -256,7 +256,7 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
                         ctx->status == NGX_HTTP_RATELIMIT_REJECTED
                         ? ngx_http_ratelimit_retry_seconds(ctx)
                         : ngx_http_ratelimit_seconds(
-                                                ctx->verdict->reset_after));
+                                      ngx_http_ratelimit_reset_after(ctx)));
 
     value->len = fs->p - value->data;
 }

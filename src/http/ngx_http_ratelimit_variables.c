@@ -176,7 +176,8 @@ ngx_http_ratelimit_number_variable(ngx_http_request_t *r,
         break;
 
     case NGX_HTTP_RATELIMIT_VAR_RESET:
-        number = ngx_http_ratelimit_seconds(verdict->reset_after);
+        number = ngx_http_ratelimit_seconds(
+                                      ngx_http_ratelimit_reset_after(ctx));
         break;
 
     default: /* NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER */

@@ -94,6 +94,7 @@ struct ngx_http_ratelimit_query_s {
                                                  asked, and let pass */
     ngx_pool_t                     *pool;     /* lives as long as the query,
                                                  has its log */
+    ngx_msec_t                      decided;  /* when; the caller's */
     ngx_http_ratelimit_done_pt      done;
     void                           *data;
 
