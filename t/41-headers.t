@@ -525,3 +525,26 @@ text
 ["X-RateLimit-Limit: 9\nX-RateLimit-Remaining: 8",
  "X-RateLimit-Limit: 9\nX-RateLimit-Remaining: 7",
  "X-RateLimit-Limit: 9\nX-RateLimit-Remaining: 6"]
+
+
+
+=== TEST 26: the limit that admits the fewest further requests speaks
+--- http_config
+    ratelimit_zone $arg_k zone=few:1m rate=3r/h;
+    ratelimit_zone $arg_k zone=dear:1m rate=100r/h;
+    ratelimit_zone $arg_k zone=looked:1m rate=100r/h;
+--- config
+    location /t {
+        ratelimit zone=few;
+        ratelimit zone=dear cost=$arg_c;
+        ratelimit zone=looked cost=0;
+        ratelimit_headers x ietf;
+        try_files /index.html =404;
+    }
+--- request eval
+["GET /t?k=a&c=60", "GET /t?k=b&c=34", "GET /t?k=c&c=33", "GET /t?k=d&c=99",
+ "GET /t?k=e&c=1"]
+--- response_headers_like eval
+["RateLimit: \"dear\";r=40;.*\nX-RateLimit-Remaining: 40",
+ "RateLimit: \"dear\";r=66;.*", "RateLimit: \"few\";r=2;.*",
+ "RateLimit: \"dear\";r=1;.*", "RateLimit: \"few\";r=2;.*"]

@@ -260,7 +260,7 @@ uint64_t ratelimit_shape_most(const ratelimit_shape_t *shape);
 
 /*
  * The limit that speaks for the decision: of the violated ones that with the
- * longest wait, otherwise that with the fewest requests left.
+ * longest wait, otherwise that which admits the fewest further requests.
  */
 size_t ratelimit_tightest(const ratelimit_item_t *items, size_t n);
 

@@ -8,8 +8,9 @@
 #include "core/ratelimit_decide.h"
 
 
-static int ratelimit_tighter(const ratelimit_verdict_t *a,
-    const ratelimit_verdict_t *b);
+static int ratelimit_tighter(const ratelimit_item_t *one,
+    const ratelimit_item_t *two);
+static uint64_t ratelimit_further(const ratelimit_item_t *item);
 
 
 uint64_t
@@ -60,7 +61,7 @@ ratelimit_tightest(const ratelimit_item_t *items, size_t n)
     tightest = 0;
 
     for (i = 1; i < n; i++) {
-        if (ratelimit_tighter(&items[i].verdict, &items[tightest].verdict)) {
+        if (ratelimit_tighter(&items[i], &items[tightest])) {
             tightest = i;
         }
     }
@@ -70,15 +71,30 @@ ratelimit_tightest(const ratelimit_item_t *items, size_t n)
 
 
 static int
-ratelimit_tighter(const ratelimit_verdict_t *a, const ratelimit_verdict_t *b)
+ratelimit_tighter(const ratelimit_item_t *one, const ratelimit_item_t *two)
 {
+    const ratelimit_verdict_t  *a, *b;
+
+    a = &one->verdict;
+    b = &two->verdict;
+
     if (a->allowed != b->allowed) {
         return b->allowed;
     }
 
     if (a->allowed) {
-        return a->remaining < b->remaining;
+        return ratelimit_further(one) < ratelimit_further(two);
     }
 
     return a->retry_after > b->retry_after;
+}
+
+
+/* requests of the same cost that the limit admits now */
+
+static uint64_t
+ratelimit_further(const ratelimit_item_t *item)
+{
+    return item->cost > 1 ? item->verdict.remaining / item->cost
+                          : item->verdict.remaining;
 }

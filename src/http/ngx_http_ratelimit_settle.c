@@ -13,8 +13,8 @@ static ngx_int_t ngx_http_ratelimit_settle_header_filter(
 static ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
 static void ngx_http_ratelimit_settle(ngx_http_request_t *r,
     ngx_uint_t status);
-static void ngx_http_ratelimit_settle_query(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t status);
+static void ngx_http_ratelimit_settle_query(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t status);
 static void ngx_http_ratelimit_settle_waiting(ngx_http_ratelimit_query_t *q,
     ngx_uint_t status);
 static ngx_uint_t ngx_http_ratelimit_counts(ngx_http_ratelimit_limit_t *limit,
@@ -94,7 +94,7 @@ ngx_http_ratelimit_settle(ngx_http_request_t *r, ngx_uint_t status)
         q = &ctx->queries[i];
 
         if (q->allowed) {
-            ngx_http_ratelimit_settle_query(q, status);
+            ngx_http_ratelimit_settle_query(ctx, q, status);
 
         } else if (q->rc == NGX_AGAIN && ctx->waiting) {
             ngx_http_ratelimit_settle_waiting(q, status);
@@ -107,8 +107,8 @@ ngx_http_ratelimit_settle(ngx_http_request_t *r, ngx_uint_t status)
 
 
 static void
-ngx_http_ratelimit_settle_query(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t status)
+ngx_http_ratelimit_settle_query(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t status)
 {
     ngx_uint_t                  i;
     ngx_http_ratelimit_rules_t  *plan;
@@ -117,6 +117,10 @@ ngx_http_ratelimit_settle_query(ngx_http_ratelimit_query_t *q,
         plan = ngx_http_ratelimit_item_rules(q, i);
 
         if (!ngx_http_ratelimit_counts(plan->limit, status)) {
+
+            /* the tightest limit is found by costs, which a refund clears */
+
+            ngx_http_ratelimit_describe(ctx);
             ngx_http_ratelimit_query_refund(q, i, plan->nrules);
         }
     }

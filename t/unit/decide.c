@@ -285,6 +285,22 @@ decide_test_tightest(void)
     decide_set(&item[1], 0, 5, 1);
     tap_ok(ratelimit_tightest(item, 2) == 1,
            "none left is not tighter than a refusal");
+
+    decide_set(&item[0], 1, 2, 0);
+    decide_set(&item[1], 1, 40, 0);
+    decide_set(&item[2], 1, 3, 0);
+    item[0].cost = 1;
+    item[1].cost = 30;
+    tap_ok(ratelimit_tightest(item, 3) == 1,
+           "the fewest further requests speak, not the fewest units");
+
+    item[1].cost = 20;
+    tap_ok(ratelimit_tightest(item, 3) == 0, "of equals the first one");
+
+    item[0].cost = 0;
+    item[1].cost = 40;
+    tap_ok(ratelimit_tightest(item, 3) == 1,
+           "without a cost units are requests");
 }
 
 
