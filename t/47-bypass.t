@@ -158,3 +158,39 @@ X-Status: .
 GET /t?free=1
 --- response_headers
 X-RateLimit-Limit: 77
+
+
+
+=== TEST 9: a bypass by what authentication finds, beside a limit before it
+--- http_config
+    map $user $staff { admin 1; }
+    map $user $plan { admin ""; other "1r/h"; default "9r/h"; }
+
+    ratelimit_zone $server_name zone=before9:1m rate=3r/h;
+    ratelimit_zone $user zone=after9:1m rate=$plan;
+    ratelimit_zone $server_name zone=early9:1m rate=$plan;
+--- config
+    location /t {
+        auth_request /auth;
+        auth_request_set $user $upstream_http_x_user;
+        ratelimit zone=before9;
+        ratelimit zone=early9;
+        ratelimit zone=after9 cost=2 after_auth;
+        ratelimit_bypass $staff;
+        add_header X-Status $ratelimit_status always;
+        add_header X-Staff "$staff." always;
+        try_files /index.html =404;
+    }
+    location = /auth { internal;
+                       proxy_pass http://127.0.0.1:$server_port/name; }
+    location /name { add_header X-User $http_x_name; return 204; }
+--- request eval
+[("GET /t") x 8]
+--- more_headers eval
+[("X-Name: admin") x 5, "X-Name: user", "X-Name: other", "X-Name: user"]
+--- error_code eval
+[(200) x 6, 429, 200]
+--- response_headers eval
+[("X-Status: BYPASSED\nX-Staff: 1.\n!X-RateLimit-Limit") x 5,
+ "X-Status: PASSED\nX-Staff: .", "X-Status: REJECTED\nX-RateLimit-Limit: 1",
+ "X-Status: PASSED\nX-RateLimit-Remaining: 1"]

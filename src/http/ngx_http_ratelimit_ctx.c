@@ -12,17 +12,25 @@ static uint64_t ngx_http_ratelimit_from_now(ngx_http_ratelimit_ctx_t *ctx,
     uint64_t usec);
 
 
-/* redirects clear contexts, but not cleanups */
+/* redirects clear contexts, but not cleanups; subrequests share these */
 
 ngx_http_ratelimit_ctx_t *
 ngx_http_ratelimit_find_ctx(ngx_http_request_t *r)
 {
-    ngx_pool_cleanup_t  *cln;
+    ngx_pool_cleanup_t        *cln;
+    ngx_http_ratelimit_ctx_t  *ctx;
 
     for (cln = r->pool->cleanup; cln; cln = cln->next) {
-        if (cln->handler == ngx_http_ratelimit_cleanup) {
-            ngx_http_set_ctx(r, cln->data, ngx_http_ratelimit_module);
-            return cln->data;
+
+        if (cln->handler != ngx_http_ratelimit_cleanup) {
+            continue;
+        }
+
+        ctx = cln->data;
+
+        if (ctx->request == r) {
+            ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
+            return ctx;
         }
     }
 

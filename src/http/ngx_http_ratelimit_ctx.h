@@ -122,6 +122,13 @@ ngx_int_t ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
 ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
 
+/*
+ * Which variables have values, and forgets those that have got one since.  The
+ * bytes of a value that is in use stay where they are.
+ */
+u_char *ngx_http_ratelimit_known_values(ngx_http_request_t *r);
+void ngx_http_ratelimit_forget_values(ngx_http_request_t *r, u_char *known);
+
 /* whether there is capacity to spare, for elastic= */
 ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 

@@ -32,6 +32,8 @@ static void *ngx_http_ratelimit_get_rows(ngx_http_ratelimit_ctx_t *ctx,
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_start(
     ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_loc_conf_t *rlcf, ngx_http_ratelimit_kind_e kind);
+static ngx_int_t ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t stage);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_decide(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
     ngx_uint_t stage, ngx_http_ratelimit_kind_e kind);
@@ -191,8 +193,7 @@ ngx_http_ratelimit_run(ngx_http_request_t *r,
     q = &ctx->queries[ctx->nqueries];
     ngx_http_ratelimit_query_init(q, rows, n, r->pool);
 
-    return ngx_http_ratelimit_decide(ctx, q, stage,
-                                     NGX_HTTP_RATELIMIT_ANY_LIMITS);
+    return ngx_http_ratelimit_decide_any(ctx, q, stage);
 }
 
 
@@ -206,6 +207,42 @@ ngx_http_ratelimit_get_rows(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n,
     }
 
     return ngx_palloc(ctx->request->pool, n * ngx_http_ratelimit_row_size);
+}
+
+
+/*
+ * Limits after authentication must not find values that were made before it: a
+ * "map" keeps the first one.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_uint_t stage)
+{
+    u_char     *known;
+    ngx_int_t   rc;
+
+    known = NULL;
+
+    if (stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH
+        && (ctx->conf->set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH))
+    {
+        known = ngx_http_ratelimit_known_values(ctx->request);
+        if (known == NULL) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+    }
+
+    rc = ngx_http_ratelimit_decide(ctx, q, stage,
+                                   NGX_HTTP_RATELIMIT_ANY_LIMITS);
+
+    /* with another code the request may be gone */
+
+    if (known != NULL && (rc == NGX_DECLINED || rc == NGX_AGAIN)) {
+        ngx_http_ratelimit_forget_values(ctx->request, known);
+    }
+
+    return rc;
 }
 
 
@@ -422,6 +459,10 @@ ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
 
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_BYPASSED);
         ngx_http_ratelimit_keep_ctx(ctx);
+
+        /* a limit before authentication could not know */
+
+        ngx_http_ratelimit_refund(ctx, 0);
     }
 
     return rc;

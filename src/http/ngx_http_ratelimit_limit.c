@@ -64,6 +64,46 @@ ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
+u_char *
+ngx_http_ratelimit_known_values(ngx_http_request_t *r)
+{
+    u_char                     *known;
+    ngx_uint_t                  i, n;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+    n = cmcf->variables.nelts;
+
+    known = ngx_pnalloc(r->pool, n);
+    if (known == NULL) {
+        return NULL;
+    }
+
+    for (i = 0; i < n; i++) {
+        known[i] = r->variables[i].valid || r->variables[i].not_found;
+    }
+
+    return known;
+}
+
+
+void
+ngx_http_ratelimit_forget_values(ngx_http_request_t *r, u_char *known)
+{
+    ngx_uint_t                  i;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+
+    for (i = 0; i < cmcf->variables.nelts; i++) {
+        if (!known[i]) {
+            r->variables[i].valid = 0;
+            r->variables[i].not_found = 0;
+        }
+    }
+}
+
+
 /* measured once for all limits of a request */
 
 ngx_uint_t
