@@ -162,26 +162,30 @@ __DATA__
 
 
 
-=== TEST 8: a part that is limited for itself is not limited in a page
+=== TEST 8: limits of the parts of a limited page are not asked
 --- http_config
+    ratelimit_zone $server_name zone=page:1m rate=9r/h;
     ratelimit_zone $server_name zone=part:1m rate=1r/h;
 --- config
-    location /page.html { ssi on; }
+    location /page.html { ratelimit zone=page; ssi on; }
+    location /late.html { ratelimit zone=page after_auth; ssi on; }
     location /part { ratelimit zone=part; }
 --- user_files
 >>> page.html
 <!--#include virtual="/part.txt" --><!--#include virtual="/part.txt" -->
+>>> late.html
+<!--#include virtual="/part.txt" --><!--#include virtual="/part.txt" -->
 >>> part.txt
 part.
 --- request eval
-["GET /page.html", "GET /page.html", "GET /part.txt", "GET /part.txt"]
+["GET /page.html", "GET /late.html", "GET /part.txt", "GET /part.txt"]
 --- error_code eval
 [200, 200, 200, 429]
 --- response_body_like eval
 ["part\\.\\s*part\\.", "part\\.\\s*part\\.", "part", "quota-exceeded"]
 --- response_headers eval
-["!X-RateLimit-Limit", "!X-RateLimit-Limit", "X-RateLimit-Remaining: 0",
- "X-RateLimit-Remaining: 0"]
+["X-RateLimit-Remaining: 8", "X-RateLimit-Remaining: 7",
+ "X-RateLimit-Remaining: 0", "X-RateLimit-Remaining: 0"]
 
 
 

@@ -12,29 +12,78 @@ static uint64_t ngx_http_ratelimit_from_now(ngx_http_ratelimit_ctx_t *ctx,
     uint64_t usec);
 
 
-/* redirects clear contexts, but not cleanups; subrequests share these */
+/* redirects clear contexts, but not cleanups */
 
 ngx_http_ratelimit_ctx_t *
 ngx_http_ratelimit_find_ctx(ngx_http_request_t *r)
 {
-    ngx_pool_cleanup_t        *cln;
     ngx_http_ratelimit_ctx_t  *ctx;
 
-    for (cln = r->pool->cleanup; cln; cln = cln->next) {
+    ctx = NULL;
 
-        if (cln->handler != ngx_http_ratelimit_cleanup) {
-            continue;
-        }
+    do {
+        ctx = ngx_http_ratelimit_next_ctx(r, ctx);
+    } while (ctx != NULL && ctx->request != r);
 
-        ctx = cln->data;
-
-        if (ctx->request == r) {
-            ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
-            return ctx;
-        }
+    if (ctx != NULL) {
+        ngx_http_set_ctx(r, ctx, ngx_http_ratelimit_module);
     }
 
-    return NULL;
+    return ctx;
+}
+
+
+ngx_http_ratelimit_ctx_t *
+ngx_http_ratelimit_next_ctx(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx)
+{
+    ngx_pool_cleanup_t  *cln;
+
+    cln = (ctx != NULL) ? ctx->cleanup.next : r->pool->cleanup;
+
+    while (cln != NULL && cln->handler != ngx_http_ratelimit_cleanup) {
+        cln = cln->next;
+    }
+
+    return cln != NULL ? cln->data : NULL;
+}
+
+
+/* as with limit_req, the first request that meets limits is limited */
+
+ngx_uint_t
+ngx_http_ratelimit_is_spared(ngx_http_request_t *r)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = NULL;
+
+    do {
+        ctx = ngx_http_ratelimit_next_ctx(r, ctx);
+    } while (ctx != NULL && (ctx->request == r || ctx->stages == 0));
+
+    return ctx != NULL;
+}
+
+
+ngx_http_ratelimit_ctx_t *
+ngx_http_ratelimit_client_ctx(ngx_http_request_t *r)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_get_ctx(r->main);
+
+    if (ctx != NULL && ctx->status != NGX_HTTP_RATELIMIT_UNDECIDED) {
+        return ctx;
+    }
+
+    ctx = NULL;
+
+    do {
+        ctx = ngx_http_ratelimit_next_ctx(r, ctx);
+    } while (ctx != NULL && ctx->status == NGX_HTTP_RATELIMIT_UNDECIDED);
+
+    return ctx;
 }
 
 
@@ -42,6 +91,10 @@ void
 ngx_http_ratelimit_cleanup(void *data)
 {
     ngx_http_ratelimit_ctx_t  *ctx = data;
+
+    if (ctx->delayed && ctx->timer->timer_set) {
+        ngx_del_timer(ctx->timer);
+    }
 
     if (ctx->waiting) {
         ngx_http_ratelimit_query_cancel(&ctx->queries[ctx->nqueries - 1], 0);

@@ -34,7 +34,7 @@ typedef enum {
 } ngx_http_ratelimit_status_e;
 
 
-/* found again after internal redirects */
+/* of a request or a subrequest; found again after internal redirects */
 
 typedef struct {
     ngx_http_request_t             *request;
@@ -57,6 +57,7 @@ typedef struct {
                                                    charged */
     unsigned                        waiting:1;  /* for a store */
     unsigned                        resumed:1;  /* the store has decided */
+    unsigned                        delayed:1;  /* there is a timer */
     unsigned                        queued:1;   /* for a token */
     unsigned                        dry:1;      /* charged by a dry run */
     unsigned                        failed:1;   /* a limit was not asked */
@@ -73,6 +74,7 @@ typedef struct {
     ngx_msec_t                      decided;  /* when */
 
     ngx_http_core_loc_conf_t       *location; /* if checked */
+    ngx_event_t                    *timer;    /* if delayed */
 
     ngx_http_ratelimit_query_t      queries[NGX_HTTP_RATELIMIT_STAGES];
 } ngx_http_ratelimit_ctx_t;
@@ -81,6 +83,17 @@ typedef struct {
 /* ngx_http_ratelimit_ctx.c */
 
 ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_find_ctx(ngx_http_request_t *r);
+
+/* all of a client's request and its subrequests; NULL begins, and ends */
+ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_next_ctx(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx);
+
+/* whether limits have run for the client's request, but not for this one */
+ngx_uint_t ngx_http_ratelimit_is_spared(ngx_http_request_t *r);
+
+/* that of the client's request; if it is undecided, of a subrequest */
+ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_client_ctx(ngx_http_request_t *r);
+
 void ngx_http_ratelimit_cleanup(void *data);
 
 /*
@@ -155,10 +168,11 @@ ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
 
 ngx_int_t ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
-ngx_int_t ngx_http_ratelimit_suspend(ngx_http_request_t *r,
-    ngx_http_event_handler_pt handler);
+ngx_int_t ngx_http_ratelimit_suspend(ngx_http_request_t *r);
 
+/* goes on with the request, unless nginx has gone on without it */
 void ngx_http_ratelimit_resume(ngx_http_request_t *r);
+ngx_uint_t ngx_http_ratelimit_is_suspended(ngx_http_request_t *r);
 
 
 /* ngx_http_ratelimit_reject.c */

@@ -7,22 +7,20 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
-static void ngx_http_ratelimit_delay_handler(ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_set_timer(ngx_http_ratelimit_ctx_t *ctx,
+    uint64_t usec);
+static void ngx_http_ratelimit_timer_handler(ngx_event_t *ev);
+static void ngx_http_ratelimit_suspended_handler(ngx_http_request_t *r);
 
 
 ngx_int_t
 ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
-    uint64_t                      delay;
-    ngx_int_t                     rc;
     ngx_uint_t                    excess;
-    ngx_event_t                  *wev;
     ratelimit_item_t             *item;
-    ngx_http_request_t           *r;
     const ratelimit_algorithm_t  *algorithm;
 
-    r = ctx->request;
     item = &q->items[i];
 
     ngx_http_ratelimit_describe(ctx);
@@ -42,30 +40,63 @@ ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
 
     ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_DELAYED);
 
-    rc = ngx_http_ratelimit_suspend(r, ngx_http_ratelimit_delay_handler);
-    if (rc != NGX_AGAIN) {
-        return rc;
+    if (ngx_http_ratelimit_set_timer(ctx, item->verdict.delay) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     algorithm = ratelimit_algorithms[item->shape->algorithm];
 
     ctx->queued = (algorithm->takes & RATELIMIT_TAKES_WAIT) != 0;
 
-    delay = item->verdict.delay;
-    wev = r->connection->write;
+    return ngx_http_ratelimit_suspend(ctx->request);
+}
 
-    wev->delayed = 1;
-    ngx_add_timer(wev, (ngx_msec_t) (delay / 1000 + (delay % 1000 != 0)));
 
-    return NGX_AGAIN;
+/* not that of the connection: events of this reach one subrequest alone */
+
+static ngx_int_t
+ngx_http_ratelimit_set_timer(ngx_http_ratelimit_ctx_t *ctx, uint64_t usec)
+{
+    ngx_event_t  *ev;
+
+    ev = ngx_pcalloc(ctx->request->pool, sizeof(ngx_event_t));
+    if (ev == NULL) {
+        return NGX_ERROR;
+    }
+
+    ev->handler = ngx_http_ratelimit_timer_handler;
+    ev->data = ctx;
+    ev->log = ctx->request->connection->log;
+
+    ctx->delayed = 1;
+    ctx->timer = ev;
+
+    ngx_add_timer(ev, (ngx_msec_t) (usec / 1000 + (usec % 1000 != 0)));
+
+    return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_timer_handler(ngx_event_t *ev)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ev->data;
+
+    ngx_log_debug0(NGX_LOG_DEBUG_HTTP, ev->log, 0, "ratelimit: delay is over");
+
+    if (ngx_http_ratelimit_is_suspended(ctx->request)) {
+        ctx->queued = 0;
+        ngx_http_ratelimit_resume(ctx->request);
+    }
 }
 
 
 /* nginx notices if the client closes the connection meanwhile */
 
 ngx_int_t
-ngx_http_ratelimit_suspend(ngx_http_request_t *r,
-    ngx_http_event_handler_pt handler)
+ngx_http_ratelimit_suspend(ngx_http_request_t *r)
 {
     ngx_event_t  *rev;
 
@@ -79,47 +110,49 @@ ngx_http_ratelimit_suspend(ngx_http_request_t *r,
     }
 
     r->read_event_handler = ngx_http_test_reading;
-    r->write_event_handler = handler;
+    r->write_event_handler = ngx_http_ratelimit_suspended_handler;
 
     return NGX_AGAIN;
 }
 
 
 static void
-ngx_http_ratelimit_delay_handler(ngx_http_request_t *r)
+ngx_http_ratelimit_suspended_handler(ngx_http_request_t *r)
 {
-    ngx_event_t               *wev;
-    ngx_http_ratelimit_ctx_t  *ctx;
+    /* void */
+}
 
-    ngx_log_debug0(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "ratelimit: delay");
 
-    wev = r->connection->write;
+/*
+ * A client abort frees the request, except for a "post_action": nginx goes on
+ * with the request, and the decision matters only to count=.
+ */
 
-    if (!wev->delayed) {
-        ctx = ngx_http_ratelimit_get_ctx(r);
-        ctx->queued = 0;
-
-        ngx_http_ratelimit_resume(r);
-        return;
-    }
-
-    if (ngx_handle_write_event(wev, 0) != NGX_OK) {
-        ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
-    }
+ngx_uint_t
+ngx_http_ratelimit_is_suspended(ngx_http_request_t *r)
+{
+    return r->write_event_handler == ngx_http_ratelimit_suspended_handler;
 }
 
 
 void
 ngx_http_ratelimit_resume(ngx_http_request_t *r)
 {
-    if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+    ngx_connection_t  *c;
+
+    c = r->connection;
+
+    ngx_http_set_log_request(c->log, r);
+
+    if (ngx_handle_read_event(c->read, 0) != NGX_OK) {
         ngx_http_finalize_request(r, NGX_HTTP_INTERNAL_SERVER_ERROR);
-        return;
+
+    } else {
+        r->read_event_handler = ngx_http_block_reading;
+        r->write_event_handler = ngx_http_core_run_phases;
+
+        ngx_http_core_run_phases(r);
     }
 
-    r->read_event_handler = ngx_http_block_reading;
-    r->write_event_handler = ngx_http_core_run_phases;
-
-    ngx_http_core_run_phases(r);
+    ngx_http_run_posted_requests(c);
 }

@@ -45,7 +45,6 @@ static ratelimit_inline ngx_int_t ngx_http_ratelimit_add_limit(
     ngx_uint_t *n, ngx_http_ratelimit_limit_t *limit,
     ngx_http_ratelimit_kind_e kind);
 static ngx_int_t ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx);
-static void ngx_http_ratelimit_wait_handler(ngx_http_request_t *r);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_apply(
@@ -75,7 +74,7 @@ ngx_http_ratelimit_handler(ngx_http_request_t *r)
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
     set = rlcf->set;
 
-    if (set == NULL || r != r->main) {
+    if (set == NULL || (r != r->main && ngx_http_ratelimit_is_spared(r))) {
         return NGX_DECLINED;
     }
 
@@ -118,13 +117,11 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
     ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
-    if (r != r->main) {
-        return NGX_DECLINED;
-    }
-
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    if (rlcf->set != NULL && !ngx_http_ratelimit_is_unauthorized(r)) {
+    if (rlcf->set != NULL && !ngx_http_ratelimit_is_unauthorized(r)
+        && (r == r->main || !ngx_http_ratelimit_is_spared(r)))
+    {
         rc = ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
 
         if (rc != NGX_DECLINED) {
@@ -328,8 +325,7 @@ ngx_http_ratelimit_decide(ngx_http_ratelimit_ctx_t *ctx,
 
         ctx->waiting = 1;
 
-        return ngx_http_ratelimit_suspend(ctx->request,
-                                          ngx_http_ratelimit_wait_handler);
+        return ngx_http_ratelimit_suspend(ctx->request);
     }
 
     return ngx_http_ratelimit_apply(ctx, q, rc,
@@ -469,43 +465,21 @@ ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
-/* a request whose write handler this is waits for a store */
-
-static void
-ngx_http_ratelimit_wait_handler(ngx_http_request_t *r)
-{
-    /* void */
-}
-
-
-/*
- * A client abort frees the request, except for a "post_action": nginx goes on
- * with the request, and the decision matters only to count=.
- */
-
 static void
 ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 {
-    ngx_connection_t          *c;
     ngx_http_request_t        *r;
     ngx_http_ratelimit_ctx_t  *ctx;
 
     ctx = q->data;
     r = ctx->request;
-    c = r->connection;
-
-    ngx_http_set_log_request(c->log, r);
 
     ctx->waiting = 0;
 
-    if (r->write_event_handler != ngx_http_ratelimit_wait_handler) {
-        return;
+    if (ngx_http_ratelimit_is_suspended(r)) {
+        ctx->resumed = 1;
+        ngx_http_ratelimit_resume(r);
     }
-
-    ctx->resumed = 1;
-
-    ngx_http_ratelimit_resume(r);
-    ngx_http_run_posted_requests(c);
 }
 
 

@@ -56,7 +56,8 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
 
     /* statuses of nginx's own are not sent to clients */
 
-    if (rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF
+    if (r != r->main
+        || rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF
         || status == NGX_HTTP_CLOSE
         || (status >= NGX_HTTP_NGINX_CODES
             && status < NGX_HTTP_INTERNAL_SERVER_ERROR)

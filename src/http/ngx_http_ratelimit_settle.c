@@ -11,7 +11,9 @@
 static ngx_int_t ngx_http_ratelimit_settle_header_filter(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
-static void ngx_http_ratelimit_settle(ngx_http_request_t *r,
+static void ngx_http_ratelimit_settle(ngx_http_request_t *r, ngx_uint_t status,
+    ngx_uint_t ended);
+static void ngx_http_ratelimit_settle_ctx(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t status);
 static void ngx_http_ratelimit_settle_query(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t status);
@@ -57,7 +59,7 @@ ngx_http_ratelimit_settle_header_filter(ngx_http_request_t *r)
     rc = ngx_http_ratelimit_settle_next_filter(r);
 
     if (r == r->main && r->header_sent) {
-        ngx_http_ratelimit_settle(r, r->headers_out.status);
+        ngx_http_ratelimit_settle(r, r->headers_out.status, 0);
     }
 
     return rc;
@@ -70,25 +72,39 @@ static ngx_int_t
 ngx_http_ratelimit_log_handler(ngx_http_request_t *r)
 {
     if (r == r->main) {
-        ngx_http_ratelimit_settle(r, ngx_http_ratelimit_get_status(r));
+        ngx_http_ratelimit_settle(r, ngx_http_ratelimit_get_status(r), 1);
     }
 
     return NGX_OK;
 }
 
 
+/* the limits of subrequests go by the status that the client gets, too */
+
 static void
-ngx_http_ratelimit_settle(ngx_http_request_t *r, ngx_uint_t status)
+ngx_http_ratelimit_settle(ngx_http_request_t *r, ngx_uint_t status,
+    ngx_uint_t ended)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = ngx_http_ratelimit_next_ctx(r, NULL);
+
+    while (ctx != NULL) {
+
+        if (ended || !ctx->waiting) {
+            ngx_http_ratelimit_settle_ctx(ctx, status);
+        }
+
+        ctx = ngx_http_ratelimit_next_ctx(r, ctx);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_settle_ctx(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t status)
 {
     ngx_uint_t                   i;
-    ngx_http_ratelimit_ctx_t    *ctx;
     ngx_http_ratelimit_query_t  *q;
-
-    ctx = ngx_http_ratelimit_get_ctx(r);
-
-    if (ctx == NULL) {
-        return;
-    }
 
     for (i = ctx->settled; i < ctx->nqueries; i++) {
         q = &ctx->queries[i];

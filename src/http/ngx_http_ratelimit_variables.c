@@ -107,9 +107,9 @@ ngx_http_ratelimit_status_variable(ngx_http_request_t *r,
     ngx_str_t                 *status;
     ngx_http_ratelimit_ctx_t  *ctx;
 
-    ctx = ngx_http_ratelimit_get_ctx(r->main);
+    ctx = ngx_http_ratelimit_client_ctx(r);
 
-    if (ctx == NULL || ctx->status == NGX_HTTP_RATELIMIT_UNDECIDED) {
+    if (ctx == NULL) {
         v->not_found = 1;
         return NGX_OK;
     }
@@ -278,7 +278,7 @@ ngx_http_ratelimit_decided_ctx(ngx_http_request_t *r)
 {
     ngx_http_ratelimit_ctx_t  *ctx;
 
-    ctx = ngx_http_ratelimit_get_ctx(r->main);
+    ctx = ngx_http_ratelimit_client_ctx(r);
 
     if (ctx == NULL || !ngx_http_ratelimit_has_figures(ctx)) {
         return NULL;
