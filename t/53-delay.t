@@ -27,6 +27,7 @@ subtest 'no longer wait' => \&no_longer;
 subtest 'the token of a client that leaves is refunded' => \&leave;
 subtest 'a request that waited has used a token' => \&used;
 subtest 'a refusal takes none' => \&refused;
+subtest 'a token beside a leaky bucket' => \&beside_leaky;
 subtest 'other requests do not wait' => \&others;
 subtest 'a cost' => \&cost;
 subtest 'soft' => \&soft;
@@ -53,6 +54,7 @@ sub config {
     ratelimit_zone \$arg_k zone=fast:1m rate=50r/s algorithm=token_bucket
                    capacity=10;
     ratelimit_zone \$arg_o zone=other:1m rate=1r/h;
+    ratelimit_zone \$arg_k zone=leaky:1m rate=1r/h algorithm=leaky_bucket;
 
     log_format delay "\$request_uri \$status \$ratelimit_status";
 
@@ -81,6 +83,8 @@ sub config {
                           empty_gif; }
         location = /both { ratelimit zone=slow delay=90s;
                            ratelimit zone=other; empty_gif; }
+        location = /leaky { ratelimit zone=slow delay=90s;
+                            ratelimit zone=leaky burst=9; empty_gif; }
         location = /auth { ratelimit zone=ten delay=2s after_auth;
                            empty_gif; }
     }
@@ -224,6 +228,24 @@ sub refused {
     accessed('/one?k=second&n=wait 499 DELAYED');
 
     Clients::leave(waiting('/one?k=second&n=again'));
+}
+
+
+# the client waits for the leaky bucket, which takes longer; when it leaves, the
+# token that it waited for, too, is there for another one
+
+sub beside_leaky {
+    is(ask('/leaky?k=leaky&n=0'), '200 PASSED', 'there was a token');
+
+    my $client = waiting('/leaky?k=leaky&n=1');
+
+    is(ask('/one?k=leaky&n=2'), '429 REJECTED', 'there is room for one');
+    Clients::leave($client);
+    accessed('/leaky?k=leaky&n=1 499 DELAYED');
+
+    $client = waiting('/one?k=leaky&n=3');
+    pass('for another one, as soon as it leaves');
+    Clients::leave($client);
 }
 
 

@@ -7,6 +7,7 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
+static ngx_uint_t ngx_http_ratelimit_is_queued(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_set_timer(ngx_http_ratelimit_ctx_t *ctx,
     uint64_t usec);
 static void ngx_http_ratelimit_timer_handler(ngx_event_t *ev);
@@ -17,9 +18,8 @@ ngx_int_t
 ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
-    ngx_uint_t                    excess;
-    ratelimit_item_t             *item;
-    const ratelimit_algorithm_t  *algorithm;
+    ngx_uint_t         excess;
+    ratelimit_item_t  *item;
 
     item = &q->items[i];
 
@@ -44,11 +44,31 @@ ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    algorithm = ratelimit_algorithms[item->shape->algorithm];
-
-    ctx->queued = (algorithm->takes & RATELIMIT_TAKES_WAIT) != 0;
+    ctx->queued = ngx_http_ratelimit_is_queued(q);
 
     return ngx_http_ratelimit_suspend(ctx->request);
+}
+
+
+/* whether a token is waited for, if only beside what takes longer */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_queued(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t                    i;
+    ratelimit_item_t             *item;
+    const ratelimit_algorithm_t  *algorithm;
+
+    for (i = 0; i < q->n; i++) {
+        item = &q->items[i];
+        algorithm = ratelimit_algorithms[item->shape->algorithm];
+
+        if (item->verdict.delay && (algorithm->takes & RATELIMIT_TAKES_WAIT)) {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
