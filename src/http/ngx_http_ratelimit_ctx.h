@@ -276,4 +276,28 @@ ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
+/* to the header of the response */
+
+static ngx_inline ngx_int_t
+ngx_http_ratelimit_push_field(ngx_http_request_t *r, ngx_str_t *name,
+    ngx_str_t *value)
+{
+    ngx_table_elt_t  *h;
+
+    h = ngx_list_push(&r->headers_out.headers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    h->hash = 1;
+#if (nginx_version >= 1023000)
+    h->next = NULL;
+#endif
+    h->key = *name;
+    h->value = *value;
+
+    return NGX_OK;
+}
+
+
 #endif /* _NGX_HTTP_RATELIMIT_CTX_H_INCLUDED_ */

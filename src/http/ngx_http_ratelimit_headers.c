@@ -362,21 +362,17 @@ static ngx_int_t
 ngx_http_ratelimit_push_fields(ngx_http_request_t *r,
     ngx_http_ratelimit_fields_t *fs)
 {
-    ngx_uint_t        i;
-    ngx_table_elt_t  *h;
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_field_t  *field;
 
     for (i = 0; i < fs->n; i++) {
-        h = ngx_list_push(&r->headers_out.headers);
-        if (h == NULL) {
+        field = &fs->fields[i];
+
+        if (ngx_http_ratelimit_push_field(r, field->name, &field->value)
+            != NGX_OK)
+        {
             return NGX_ERROR;
         }
-
-        h->hash = 1;
-#if (nginx_version >= 1023000)
-        h->next = NULL;
-#endif
-        h->key = *fs->fields[i].name;
-        h->value = fs->fields[i].value;
     }
 
     return NGX_OK;

@@ -1,7 +1,7 @@
 
 /*
  * A request is refused: a line in the log, in limit_req's words, and a body of
- * application/problem+json.
+ * application/problem+json, or a status of gRPC.
  */
 
 
@@ -12,17 +12,38 @@ static void ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_has_error_page(ngx_http_request_t *r,
     ngx_uint_t status);
+static ngx_uint_t ngx_http_ratelimit_is_grpc(ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_send_grpc(ngx_http_request_t *r);
+static void ngx_http_ratelimit_begin_response(ngx_http_request_t *r,
+    off_t length, ngx_str_t *type);
 static ngx_int_t ngx_http_ratelimit_send_problem(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
 static ngx_buf_t *ngx_http_ratelimit_make_problem(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
 
 
+#define NGX_HTTP_RATELIMIT_TITLE                                              \
+    "Request cannot be satisfied as assigned quota has been exceeded"
+
+
+static ngx_str_t  ngx_http_ratelimit_grpc_type =
+    ngx_string("application/grpc");
+static ngx_str_t  ngx_http_ratelimit_grpc_status =
+    ngx_string("grpc-status");
+static ngx_str_t  ngx_http_ratelimit_grpc_exhausted =
+    ngx_string("8");
+static ngx_str_t  ngx_http_ratelimit_grpc_message =
+    ngx_string("grpc-message");
+static ngx_str_t  ngx_http_ratelimit_grpc_text =
+    ngx_string(NGX_HTTP_RATELIMIT_TITLE);
+
+static ngx_str_t  ngx_http_ratelimit_problem_type =
+    ngx_string("application/problem+json");
+
 static const u_char  ngx_http_ratelimit_problem_head[] =
     "{\"type\":\"https://iana.org/assignments/http-problem-types"
     "#quota-exceeded\","
-    "\"title\":\"Request cannot be satisfied as assigned quota has been "
-    "exceeded\","
+    "\"title\":\"" NGX_HTTP_RATELIMIT_TITLE "\","
     "\"status\":";
 
 static const u_char  ngx_http_ratelimit_problem_policies[] =
@@ -57,12 +78,20 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     /* statuses of nginx's own are not sent to clients */
 
     if (r != r->main
-        || rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF
         || status == NGX_HTTP_CLOSE
         || (status >= NGX_HTTP_NGINX_CODES
             && status < NGX_HTTP_INTERNAL_SERVER_ERROR)
         || ngx_http_ratelimit_has_error_page(r, status))
     {
+        return status;
+    }
+
+    if (ngx_http_ratelimit_is_grpc(r)) {
+        ngx_http_finalize_request(r, ngx_http_ratelimit_send_grpc(r));
+        return NGX_DONE;
+    }
+
+    if (rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF) {
         return status;
     }
 
@@ -121,6 +150,94 @@ ngx_http_ratelimit_has_error_page(ngx_http_request_t *r, ngx_uint_t status)
 }
 
 
+/* "application/grpc", as gRPC's own, or "application/grpc+proto" and so on */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_grpc(ngx_http_request_t *r)
+{
+    size_t      len;
+    ngx_str_t  *type;
+
+    if (r->headers_in.content_type == NULL) {
+        return 0;
+    }
+
+    type = &r->headers_in.content_type->value;
+    len = ngx_http_ratelimit_grpc_type.len;
+
+    if (type->len < len
+        || ngx_strncasecmp(type->data, ngx_http_ratelimit_grpc_type.data, len)
+           != 0)
+    {
+        return 0;
+    }
+
+    return type->len == len || type->data[len] == '+' || type->data[len] == ';'
+           || type->data[len] == ' ';
+}
+
+
+/* RESOURCE_EXHAUSTED, in the form that has trailers only, sent as fields */
+
+static ngx_int_t
+ngx_http_ratelimit_send_grpc(ngx_http_request_t *r)
+{
+    ngx_int_t  rc;
+
+    if (ngx_http_ratelimit_push_field(r, &ngx_http_ratelimit_grpc_status,
+                                      &ngx_http_ratelimit_grpc_exhausted)
+        != NGX_OK
+        || ngx_http_ratelimit_push_field(r, &ngx_http_ratelimit_grpc_message,
+                                         &ngx_http_ratelimit_grpc_text)
+           != NGX_OK)
+    {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    r->headers_out.status = NGX_HTTP_OK;
+    r->err_status = 0;
+
+    /* HTTP/1 needs a length, or the client would wait for a body */
+
+    r->header_only = (r->http_version >= NGX_HTTP_VERSION_20);
+
+    ngx_http_ratelimit_begin_response(r, r->header_only ? -1 : 0,
+                                      &ngx_http_ratelimit_grpc_type);
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_send_special(r, NGX_HTTP_LAST);
+}
+
+
+/* no "100 Continue" for a body that is discarded */
+
+static void
+ngx_http_ratelimit_begin_response(ngx_http_request_t *r, off_t length,
+    ngx_str_t *type)
+{
+    r->expect_tested = 1;
+
+    if (ngx_http_discard_request_body(r) != NGX_OK) {
+        r->keepalive = 0;
+    }
+
+    ngx_http_clear_content_length(r);
+    ngx_http_clear_accept_ranges(r);
+    ngx_http_clear_last_modified(r);
+    ngx_http_clear_etag(r);
+
+    r->headers_out.content_length_n = length;
+    r->headers_out.content_type = *type;
+    r->headers_out.content_type_len = type->len;
+    r->headers_out.content_type_lowcase = NULL;
+}
+
+
 static ngx_int_t
 ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
@@ -137,25 +254,10 @@ ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
-    /* no "100 Continue" for a body that is discarded */
-
-    r->expect_tested = 1;
-
-    if (ngx_http_discard_request_body(r) != NGX_OK) {
-        r->keepalive = 0;
-    }
-
     r->err_status = ctx->conf->status;
 
-    ngx_http_clear_content_length(r);
-    ngx_http_clear_accept_ranges(r);
-    ngx_http_clear_last_modified(r);
-    ngx_http_clear_etag(r);
-
-    r->headers_out.content_length_n = b->last - b->pos;
-    ngx_str_set(&r->headers_out.content_type, "application/problem+json");
-    r->headers_out.content_type_len = r->headers_out.content_type.len;
-    r->headers_out.content_type_lowcase = NULL;
+    ngx_http_ratelimit_begin_response(r, b->last - b->pos,
+                                      &ngx_http_ratelimit_problem_type);
 
     rc = ngx_http_send_header(r);
 
