@@ -191,6 +191,10 @@ sub self_test {
                                     'X-RateLimit-Reset: 66',
                                     'RateLimit: "ip";r=1;t=60'])], \@shown,
               'times are near');
+    is((Page::near(['RateLimit: "ip";r=1;t=6;ngx-limit=9;ngx-reset=60'],
+                   ['RateLimit: "ip";r=1;t=6;ngx-limit=9;ngx-reset=66']))[0],
+       'RateLimit: "ip";r=1;t=6;ngx-limit=9;ngx-reset=60',
+       'so are two of them');
     isnt((Page::near(['Retry-After: 60'], ['Retry-After: 70']))[0],
          'Retry-After: 60', 'a time is not');
     isnt((Page::near(['X-RateLimit-Limit: 60'], ['X-RateLimit-Limit: 61']))[0],

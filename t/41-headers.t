@@ -105,7 +105,8 @@ __DATA__
 ["(?=.*\r\nX-RateLimit-Limit: 1\r\n)(?=.*\r\nX-RateLimit-Remaining: 0\r\n)"
  . "(?=.*\r\nX-RateLimit-Reset: 3600\r\n)"
  . "(?=.*\r\nRateLimit-Policy: \"both\";q=1;w=3600\r\n)"
- . "(?=.*\r\nRateLimit: \"both\";r=0;t=3600\r\n)",
+ . "(?=.*\r\nRateLimit: \"both\";r=0;t=3600"
+ . ";ngx-limit=1;ngx-remaining=0;ngx-reset=3600\r\n)",
  "(?=.*\r\nX-RateLimit-Retry-After: \\d+\r\n)"
  . "(?=.*\r\nRateLimit-Policy: \"both\";q=1;w=3600\r\n)"
  . "(?=.*\r\nRetry-After: \\d+\r\n)"]
@@ -168,8 +169,8 @@ __DATA__
 --- response_headers_like eval
 my $soon = CORE::join '|', map { time + 3600 + $_ } 0 .. 300;
 
-["X-RateLimit-Reset: ($soon)\nRateLimit: .*;t=3600",
- "X-RateLimit-Reset: ($soon)\nRateLimit: .*;t=(3600|359\\d)\n"
+["X-RateLimit-Reset: ($soon)\nRateLimit: .*;t=3600;.*;ngx-reset=3600",
+ "X-RateLimit-Reset: ($soon)\nRateLimit: .*;t=(3600|359\\d);.*\n"
  . "X-RateLimit-Retry-After: (3600|359\\d)\nRetry-After: (3600|359\\d)"]
 
 
@@ -462,19 +463,25 @@ RateLimit-Policy: "a\"b\\c";q=3;w=3600
 
 
 
-=== TEST 23: a limit that counts apart is called by its location's name
+=== TEST 23: a limit that counts apart is called by its name, or its zone
 --- http_config
     ratelimit_zone $arg_k zone=called:1m rate=2r/h;
 --- config
-    location /login {
-        ratelimit zone=called rate=3r/h;
-        ratelimit_headers ietf;
+    ratelimit_headers ietf;
+
+    location /named {
+        ratelimit zone=called rate=3r/h name=login;
         try_files /index.html =404;
     }
---- request
-GET /login?k=a
---- response_headers
-RateLimit-Policy: "/login";q=3;w=3600
+    location ~ ^/(regex|secret)$ {
+        ratelimit zone=called rate=4r/h;
+        try_files /index.html =404;
+    }
+--- request eval
+["GET /named?k=a", "GET /regex?k=a"]
+--- response_headers eval
+["RateLimit-Policy: \"login\";q=3;w=3600",
+ "RateLimit-Policy: \"called\";q=4;w=3600"]
 
 
 
@@ -488,7 +495,7 @@ RateLimit-Policy: "/login";q=3;w=3600
         ratelimit zone=free;
         ratelimit zone=hour;
         ratelimit zone=day;
-        ratelimit_headers x ietf;
+        ratelimit_headers ietf;
         try_files /index.html =404;
     }
 --- request eval
@@ -548,3 +555,54 @@ text
 ["RateLimit: \"dear\";r=40;.*\nX-RateLimit-Remaining: 40",
  "RateLimit: \"dear\";r=66;.*", "RateLimit: \"few\";r=2;.*",
  "RateLimit: \"dear\";r=1;.*", "RateLimit: \"few\";r=2;.*"]
+
+
+
+=== TEST 27: an upstream's wait is not that of an admitted request
+--- http_config
+    ratelimit_zone $arg_k zone=wait:1m rate=2r/h;
+--- config
+    location /x { ratelimit zone=wait;
+                  proxy_pass http://127.0.0.1:$server_port/upstream; }
+    location /ietf { ratelimit zone=wait; ratelimit_headers ietf;
+                     proxy_pass http://127.0.0.1:$server_port/upstream; }
+    location /upstream {
+        add_header X-RateLimit-Retry-After 77 always;
+        add_header Retry-After 78 always;
+        return 503;
+    }
+--- request eval
+["GET /x?k=a", "GET /ietf?k=a"]
+--- error_code eval
+[503, 503]
+--- response_headers eval
+["!X-RateLimit-Retry-After\nRetry-After: 78",
+ "X-RateLimit-Retry-After: 77\nRetry-After: 78"]
+
+
+
+=== TEST 28: the quota of a bucket is what may be used at once
+--- http_config
+    ratelimit_zone $arg_k zone=leaky28:1m rate=1r/s algorithm=leaky_bucket;
+    ratelimit_zone $arg_k zone=slow28:1m rate=7r/m algorithm=leaky_bucket;
+    ratelimit_zone $arg_k zone=token28:1m rate=2r/h algorithm=token_bucket
+                   capacity=6;
+    ratelimit_zone $arg_k zone=plain28:1m rate=2r/h algorithm=token_bucket;
+--- config
+    ratelimit_headers ietf;
+
+    location /burst { ratelimit zone=leaky28 burst=9 nodelay;
+                      try_files /index.html =404; }
+    location /leaky { ratelimit zone=leaky28 name=alone;
+                      try_files /index.html =404; }
+    location /slow { ratelimit zone=slow28; try_files /index.html =404; }
+    location /token { ratelimit zone=token28; try_files /index.html =404; }
+    location /plain { ratelimit zone=plain28; try_files /index.html =404; }
+--- request eval
+[map { "GET /$_?k=a" } qw(burst leaky slow token plain)]
+--- response_headers_like eval
+["RateLimit-Policy: \"leaky28\";q=10;w=10\nRateLimit: \"leaky28\";r=9;.*",
+ "RateLimit-Policy: \"alone\";q=1;w=1\nRateLimit: \"alone\";r=0;.*",
+ "RateLimit-Policy: \"slow28\";q=1;w=9\nRateLimit: \"slow28\";r=0;.*",
+ "RateLimit-Policy: \"token28\";q=6;w=10800\nRateLimit: \"token28\";r=5;.*",
+ "RateLimit-Policy: \"plain28\";q=2;w=3600\nRateLimit: \"plain28\";r=1;.*"]

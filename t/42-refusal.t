@@ -469,3 +469,62 @@ GET /t?k=a
 --- error_code: 408
 --- response_body eval
 sprintf $::problem, 408, '"late"'
+
+
+
+=== TEST 27: policies are called by their name, or their zone, each once
+--- http_config
+    ratelimit_zone $arg_k zone=called:1m rate=1r/h;
+    ratelimit_zone $arg_k zone=other:1m rate=1r/h;
+--- config
+    location ~ ^/(t|secret) {
+        ratelimit zone=other name=login cost=2;
+        ratelimit zone=called rate=1r/d cost=2;
+        ratelimit zone=called name=called cost=2;
+    }
+--- request
+GET /t?k=a
+--- error_code: 429
+--- response_body eval
+sprintf $::problem, 429, '"login","called"'
+
+
+
+=== TEST 28: a name that is not ASCII is the same in fields and body
+--- http_config
+    ratelimit_zone $arg_k zone=ascii:1m rate=1r/h;
+--- config
+    location /t { ratelimit zone=ascii "name=größe \"x\"" cost=2;
+                  ratelimit_headers ietf; }
+--- request
+GET /t?k=a
+--- error_code: 429
+--- response_headers
+RateLimit-Policy: "gr%C3%B6%C3%9Fe \"x\"";q=1;w=3600
+--- response_body eval
+sprintf $::problem, 429, '"gr%C3%B6%C3%9Fe \"x\""'
+
+
+
+=== TEST 29: policies are in the order of the directives
+--- http_config
+    ratelimit_redis nowhere redis://127.0.0.1:1 timeout=5s connect_timeout=5s;
+    ratelimit_redis none redis://127.0.0.1:2 timeout=5s connect_timeout=5s;
+    ratelimit_zone $arg_k zone=a:1m rate=1r/h redis=nowhere;
+    ratelimit_zone $arg_k zone=b:1m rate=1r/h;
+    ratelimit_zone $arg_k zone=c:1m rate=1r/h redis=none;
+    ratelimit_zone $arg_k zone=d:1m rate=1r/h redis=nowhere;
+--- config
+    ratelimit_headers ietf;
+
+    location /t { ratelimit zone=a cost=2;
+                  ratelimit zone=b;
+                  ratelimit zone=c;
+                  ratelimit zone=d cost=2; }
+--- request
+GET /t?k=a
+--- error_code: 429
+--- response_headers
+RateLimit-Policy: "a";q=1;w=3600, "b";q=1;w=3600, "c";q=1;w=3600, "d";q=1;w=3600
+--- response_body eval
+sprintf $::problem, 429, '"a","d"'

@@ -97,13 +97,13 @@ __DATA__
 [qr/^:status:\ 200\n (?=.*^x-ratelimit-limit:\ 1\n)
     (?=.*^x-ratelimit-remaining:\ 0\n)(?=.*^x-ratelimit-reset:\ 3600\n)
     (?=.*^ratelimit-policy:\ "fields";q=1;w=3600\n)
-    (?=.*^ratelimit:\ "fields";r=0;t=3600\n)(?!.*retry-after)
+    (?=.*^ratelimit:\ "fields";r=0;t=3600;)(?!.*retry-after)
     .*^\n.*It\ works/xsm,
  qr/^:status:\ 429\n (?=.*^x-ratelimit-limit:\ 1\n)
     (?=.*^x-ratelimit-remaining:\ 0\n)(?=.*^retry-after:\ \d+\n)
     (?=.*^x-ratelimit-retry-after:\ \d+\n)
     (?=.*^content-type:\ application\/problem\+json\n)
-    (?=.*^ratelimit:\ "fields";r=0;t=\d+\n)
+    (?=.*^ratelimit:\ "fields";r=0;t=\d+;)
     .*^\n.*\{"type":.*"violated-policies":\["fields"\]\}/xsm]
 --- lines eval
 [qr{^/t\?k=a HTTP/2.0 200 PASSED\.}, qr{^/t\?k=a HTTP/2.0 429 REJECTED\.}]

@@ -111,7 +111,9 @@ sub nghttp {
 
     my @header = map { "-H '$_'" } @fields;
 
-    return scalar `nghttp -v -t 20 -d $body @header http://127.0.0.1:$h2$uri 2>&1`;
+    my $url = "http://127.0.0.1:$h2$uri";
+
+    return scalar `nghttp -v -t 20 -d $body @header '$url' 2>&1`;
 }
 
 

@@ -82,9 +82,7 @@ struct ngx_http_ratelimit_limit_s {
     ngx_rbtree_node_t               sentinel;
     ngx_uint_t                      ncached;
 
-    /* ready to be sent, quoted and escaped */
-    ngx_str_t                       sf_name;    /* "ip" of RFC 8941 */
-    ngx_str_t                       json_name;  /* "ip" */
+    ngx_str_t                       quoted_name;  /* "ip", ready to be sent */
 
     /* as configured */
     ngx_str_t                       zone;
@@ -98,6 +96,9 @@ struct ngx_http_ratelimit_limit_s {
     ngx_array_t                    *outcomes; /* ngx_uint_t, statuses that
                                                  count; 4 is 4xx */
     ngx_uint_t                      stage;
+    ngx_uint_t                      order;    /* of the directives */
+    ngx_uint_t                      sorted;   /* limits of the set are in
+                                                 another order */
     ngx_conf_file_t                 origin;   /* where errors are reported */
 };
 
@@ -309,7 +310,7 @@ ngx_int_t ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf,
 
 /* ngx_http_ratelimit_conf_policy.c: what clients are shown of a limit */
 
-ngx_int_t ngx_http_ratelimit_make_names(ngx_conf_t *cf,
+ngx_int_t ngx_http_ratelimit_make_quoted_name(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
 ngx_int_t ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t *rules);

@@ -1,6 +1,6 @@
 
 /*
- * What clients are shown of a limit, made once: its name as a string of
+ * What clients are shown of a limit, made once: its name as a string, both of
  * structured fields (RFC 8941) and of JSON, and its policy.
  */
 
@@ -8,43 +8,29 @@
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
-static ngx_int_t ngx_http_ratelimit_make_sf_name(ngx_conf_t *cf,
-    ngx_str_t *name, ngx_str_t *sf_name);
-static ngx_int_t ngx_http_ratelimit_make_json_name(ngx_conf_t *cf,
-    ngx_str_t *name, ngx_str_t *json_name);
-
+/*
+ * Called while use.name is as configured: the default name, which keeps
+ * counters apart, is not shown.  Bytes that are not printable ASCII are
+ * percent-encoded, so that the string is the same one in fields and in JSON.
+ */
 
 ngx_int_t
-ngx_http_ratelimit_make_names(ngx_conf_t *cf,
+ngx_http_ratelimit_make_quoted_name(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit)
 {
-    ngx_str_t  *name;
+    u_char      *p, ch;
+    ngx_str_t   *name, *quoted;
+    ngx_uint_t   i;
 
     name = limit->use.name.len ? &limit->use.name : &limit->use.zone->name;
-
-    if (ngx_http_ratelimit_make_sf_name(cf, name, &limit->sf_name) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_ratelimit_make_json_name(cf, name, &limit->json_name);
-}
-
-
-/* such a string has printable ASCII only, other bytes are percent-encoded */
-
-static ngx_int_t
-ngx_http_ratelimit_make_sf_name(ngx_conf_t *cf, ngx_str_t *name,
-    ngx_str_t *sf_name)
-{
-    u_char      *p, ch;
-    ngx_uint_t   i;
+    quoted = &limit->quoted_name;
 
     p = ngx_pnalloc(cf->pool, sizeof("\"\"") - 1 + name->len * 3);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    sf_name->data = p;
+    quoted->data = p;
     *p++ = '"';
 
     for (i = 0; i < name->len; i++) {
@@ -63,11 +49,13 @@ ngx_http_ratelimit_make_sf_name(ngx_conf_t *cf, ngx_str_t *name,
     }
 
     *p++ = '"';
-    sf_name->len = p - sf_name->data;
+    quoted->len = p - quoted->data;
 
     return NGX_OK;
 }
 
+
+/* q is what may be used at once, w the time in which it is whole again */
 
 ngx_int_t
 ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
@@ -75,10 +63,11 @@ ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
 {
     u_char            *p;
     size_t             len;
+    uint64_t           window;
     ngx_uint_t         i;
     ratelimit_rule_t  *rule;
 
-    len = limit->sf_name.len + sizeof(", ;q=;w=") - 1 + 2 * NGX_INT64_LEN;
+    len = limit->quoted_name.len + sizeof(", ;q=;w=") - 1 + 2 * NGX_INT64_LEN;
 
     p = ngx_pnalloc(pool, rules->nrules * len);
     if (p == NULL) {
@@ -89,37 +78,14 @@ ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
     rule = rules->rules;
 
     for (i = 0; i < rules->nrules; i++) {
-        p = ngx_sprintf(p, "%s%V;q=%uL;w=%uL", i ? ", " : "", &limit->sf_name,
-                        rule[i].limit, rule[i].period / RATELIMIT_SECOND);
+        window = rule[i].capacity * rule[i].period / rule[i].limit;
+
+        p = ngx_sprintf(p, "%s%V;q=%uL;w=%uL", i ? ", " : "",
+                        &limit->quoted_name, rule[i].capacity,
+                        ngx_http_ratelimit_seconds(window));
     }
 
     rules->policy.len = p - rules->policy.data;
-
-    return NGX_OK;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_make_json_name(ngx_conf_t *cf, ngx_str_t *name,
-    ngx_str_t *json_name)
-{
-    u_char  *p;
-    size_t   len;
-
-    len = name->len + ngx_escape_json(NULL, name->data, name->len);
-
-    p = ngx_pnalloc(cf->pool, sizeof("\"\"") - 1 + len);
-    if (p == NULL) {
-        return NGX_ERROR;
-    }
-
-    json_name->data = p;
-
-    *p++ = '"';
-    p = (u_char *) ngx_escape_json(p, name->data, name->len);
-    *p++ = '"';
-
-    json_name->len = p - json_name->data;
 
     return NGX_OK;
 }

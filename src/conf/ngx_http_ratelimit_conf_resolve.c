@@ -27,6 +27,7 @@ static ngx_uint_t ngx_http_ratelimit_is_simple(
     ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_each(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_resolve_pt resolve);
+static void ngx_http_ratelimit_sort_limits(ngx_http_ratelimit_set_t *set);
 static ngx_int_t ngx_http_ratelimit_compare_limits(const void *one,
     const void *two);
 static ngx_int_t ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf,
@@ -160,9 +161,7 @@ ngx_http_ratelimit_resolve_set(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         return NGX_ERROR;
     }
 
-    ngx_sort(set->limits.elts, set->limits.nelts,
-             sizeof(ngx_http_ratelimit_limit_t),
-             ngx_http_ratelimit_compare_limits);
+    ngx_http_ratelimit_sort_limits(set);
 
     if (ngx_http_ratelimit_resolve_each(cf, set,
                                         ngx_http_ratelimit_resolve_limit)
@@ -253,6 +252,28 @@ ngx_http_ratelimit_resolve_each(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 }
 
 
+static void
+ngx_http_ratelimit_sort_limits(ngx_http_ratelimit_set_t *set)
+{
+    ngx_uint_t                   i, sorted;
+    ngx_http_ratelimit_limit_t  *limits;
+
+    limits = set->limits.elts;
+    sorted = 0;
+
+    ngx_sort(limits, set->limits.nelts, sizeof(ngx_http_ratelimit_limit_t),
+             ngx_http_ratelimit_compare_limits);
+
+    for (i = 0; i < set->limits.nelts; i++) {
+        sorted |= (limits[i].order != i);
+    }
+
+    for (i = 0; i < set->limits.nelts; i++) {
+        limits[i].sorted = sorted;
+    }
+}
+
+
 /*
  * Limits of one store follow one another: those in shared memory first, as
  * they are decided before others; then, of one store, those that fail alike.
@@ -284,6 +305,10 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 {
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
+    if (ngx_http_ratelimit_make_quoted_name(cf, limit) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     ngx_http_ratelimit_resolve_name(set, limit);
 
     if (ngx_http_ratelimit_check_duplicate(cf, set, limit) != NGX_OK) {
@@ -292,10 +317,6 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 
     if (limit->key.value == NULL) {
         ngx_http_ratelimit_expr_init(cf, &limit->key, &limit->use.zone->key);
-    }
-
-    if (ngx_http_ratelimit_make_names(cf, limit) != NGX_OK) {
-        return NGX_ERROR;
     }
 
     if (ngx_http_ratelimit_resolve_delay(cf, limit) != NGX_OK
@@ -373,6 +394,7 @@ ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     }
 
     limit->use.zone = zone;
+    limit->order = limit - (ngx_http_ratelimit_limit_t *) set->limits.elts;
 
     return NGX_OK;
 }

@@ -174,6 +174,38 @@ ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx)
 
 
 ngx_uint_t
+ngx_http_ratelimit_next_limit(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
+{
+    ngx_uint_t                   k, next;
+    ngx_http_ratelimit_rules_t  *rules;
+    ngx_http_ratelimit_limit_t  *last, *best;
+
+    rules = ngx_http_ratelimit_item_rules(q, i < q->n ? i : 0);
+
+    if (!rules->limit->sorted) {
+        return i < q->n ? i + rules->nrules : 0;
+    }
+
+    last = (i < q->n) ? rules->limit : NULL;
+    best = NULL;
+    next = q->n;
+
+    for (k = 0; k < q->n; k += rules->nrules) {
+        rules = ngx_http_ratelimit_item_rules(q, k);
+
+        if ((last == NULL || rules->limit->order > last->order)
+            && (best == NULL || rules->limit->order < best->order))
+        {
+            best = rules->limit;
+            next = k;
+        }
+    }
+
+    return next;
+}
+
+
+ngx_uint_t
 ngx_http_ratelimit_has_figures(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_uint_t                   i;

@@ -109,6 +109,13 @@ void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx,
  */
 void ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx);
 
+/*
+ * The first item of the limit that follows in the order of the directives; q->n
+ * begins, and ends.
+ */
+ngx_uint_t ngx_http_ratelimit_next_limit(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i);
+
 /* whether there are figures: at least one limit was asked */
 ngx_uint_t ngx_http_ratelimit_has_figures(ngx_http_ratelimit_ctx_t *ctx);
 

@@ -22,6 +22,7 @@ typedef struct {
 typedef struct {
     ngx_http_ratelimit_field_t      fields[NGX_HTTP_RATELIMIT_MAX_FIELDS];
     ngx_uint_t                      n;
+    ngx_uint_t                      x;        /* those of "x" are among them */
     u_char                         *p;        /* room for values */
 } ngx_http_ratelimit_fields_t;
 
@@ -46,6 +47,7 @@ static void ngx_http_ratelimit_drop_fields(ngx_http_request_t *r,
     ngx_http_ratelimit_fields_t *fs);
 static ngx_uint_t ngx_http_ratelimit_is_field(ngx_http_ratelimit_fields_t *fs,
     ngx_str_t *name);
+static ngx_uint_t ngx_http_ratelimit_is_name(ngx_str_t *one, ngx_str_t *two);
 static ngx_int_t ngx_http_ratelimit_push_fields(ngx_http_request_t *r,
     ngx_http_ratelimit_fields_t *fs);
 
@@ -129,8 +131,9 @@ ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
     if (ietf) {
         plan = ctx->tightest->data;
 
-        len += plan->limit->sf_name.len + sizeof(";r=;t=") - 1
-               + 2 * NGX_INT64_LEN + ngx_http_ratelimit_policies_len(ctx);
+        len += plan->limit->quoted_name.len
+               + sizeof(";r=;t=;ngx-limit=;ngx-remaining=;ngx-reset=") - 1
+               + 5 * NGX_INT64_LEN + ngx_http_ratelimit_policies_len(ctx);
     }
 
     fs->n = 0;
@@ -139,7 +142,9 @@ ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
         return NGX_ERROR;
     }
 
-    if (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_X) {
+    fs->x = ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_X;
+
+    if (fs->x) {
         ngx_http_ratelimit_x_fields(ctx, fs);
     }
 
@@ -217,7 +222,10 @@ ngx_http_ratelimit_write_policies(ngx_http_ratelimit_ctx_t *ctx, u_char *p)
     for (i = 0; i < ctx->nqueries; i++) {
         q = &ctx->queries[i];
 
-        for (k = 0; k < q->n; k += plan->nrules) {
+        for (k = ngx_http_ratelimit_next_limit(q, q->n);
+             k < q->n;
+             k = ngx_http_ratelimit_next_limit(q, k))
+        {
             plan = ngx_http_ratelimit_item_rules(q, k);
 
             if (p != start) {
@@ -237,6 +245,7 @@ static void
 ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_fields_t *fs)
 {
+    uint64_t                    reset;
     ngx_str_t                  *value;
     ngx_http_ratelimit_rules_t  *plan;
 
@@ -249,14 +258,26 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
 
     plan = ctx->tightest->data;
 
+    reset = ngx_http_ratelimit_seconds(ngx_http_ratelimit_reset_after(ctx));
+
     /* t must not promise more than Retry-After does */
 
-    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL", &plan->limit->sf_name,
+    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL", &plan->limit->quoted_name,
                         ctx->verdict->remaining,
                         ctx->status == NGX_HTTP_RATELIMIT_REJECTED
-                        ? ngx_http_ratelimit_retry_seconds(ctx)
-                        : ngx_http_ratelimit_seconds(
-                                      ngx_http_ratelimit_reset_after(ctx)));
+                        ? ngx_http_ratelimit_retry_seconds(ctx) : reset);
+
+    /*
+     * A client that knows an older draft, as npm's ratelimit-header-parser,
+     * reads this field before those of "x", but knows other names.
+     */
+
+    if (fs->x) {
+        fs->p = ngx_sprintf(fs->p,
+                            ";ngx-limit=%uL;ngx-remaining=%uL;ngx-reset=%uL",
+                            ctx->verdict->limit, ctx->verdict->remaining,
+                            reset);
+    }
 
     value->len = fs->p - value->data;
 }
@@ -273,7 +294,7 @@ ngx_http_ratelimit_retry_fields(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_add_number(fs, &ngx_http_ratelimit_retry_after,
                                   seconds);
 
-    if (ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_X) {
+    if (fs->x) {
         ngx_http_ratelimit_add_number(fs, &ngx_http_ratelimit_x_retry_after,
                                       seconds);
     }
@@ -331,12 +352,13 @@ ngx_http_ratelimit_drop_fields(ngx_http_request_t *r,
 }
 
 
+/* the wait that an upstream speaks of is over for an admitted request, too */
+
 static ngx_uint_t
 ngx_http_ratelimit_is_field(ngx_http_ratelimit_fields_t *fs, ngx_str_t *name)
 {
-    u_char       ch;
-    ngx_str_t   *other;
-    ngx_uint_t   i;
+    u_char      ch;
+    ngx_uint_t  i;
 
     ch = name->len ? ngx_tolower(name->data[0]) : 0;
 
@@ -345,16 +367,21 @@ ngx_http_ratelimit_is_field(ngx_http_ratelimit_fields_t *fs, ngx_str_t *name)
     }
 
     for (i = 0; i < fs->n; i++) {
-        other = fs->fields[i].name;
-
-        if (other->len == name->len
-            && ngx_strncasecmp(other->data, name->data, name->len) == 0)
-        {
+        if (ngx_http_ratelimit_is_name(name, fs->fields[i].name)) {
             return 1;
         }
     }
 
-    return 0;
+    return fs->x && ngx_http_ratelimit_is_name(name,
+                                          &ngx_http_ratelimit_x_retry_after);
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_is_name(ngx_str_t *one, ngx_str_t *two)
+{
+    return one->len == two->len
+           && ngx_strncasecmp(one->data, two->data, one->len) == 0;
 }
 
 

@@ -20,6 +20,12 @@ static ngx_int_t ngx_http_ratelimit_send_problem(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
 static ngx_buf_t *ngx_http_ratelimit_make_problem(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
+static u_char *ngx_http_ratelimit_write_violated(
+    ngx_http_ratelimit_query_t *q, u_char *p);
+static ngx_uint_t ngx_http_ratelimit_is_violated(
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i);
+static ngx_uint_t ngx_http_ratelimit_is_written(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i);
 
 
 #define NGX_HTTP_RATELIMIT_TITLE                                              \
@@ -276,18 +282,18 @@ static ngx_buf_t *
 ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
-    size_t                       len;
-    ngx_buf_t                   *b;
-    ngx_uint_t                   i;
-    ngx_http_ratelimit_limit_t  *limit, *last;
+    size_t                      len;
+    ngx_buf_t                  *b;
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_rules_t  *plan;
 
     len = sizeof(ngx_http_ratelimit_problem_head) + NGX_INT_T_LEN
           + sizeof(ngx_http_ratelimit_problem_policies)
           + sizeof(ngx_http_ratelimit_problem_tail);
 
-    for (i = 0; i < q->n; i++) {
-        limit = ngx_http_ratelimit_item_rules(q, i)->limit;
-        len += sizeof(",") - 1 + limit->json_name.len;
+    for (i = 0; i < q->n; i += plan->nrules) {
+        plan = ngx_http_ratelimit_item_rules(q, i);
+        len += sizeof(",") - 1 + plan->limit->quoted_name.len;
     }
 
     b = ngx_create_temp_buf(ctx->request->pool, len);
@@ -299,19 +305,7 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
                           ctx->conf->status,
                           ngx_http_ratelimit_problem_policies);
 
-    last = NULL;
-
-    for (i = 0; i < q->n; i++) {
-        limit = ngx_http_ratelimit_item_rules(q, i)->limit;
-
-        if (q->items[i].verdict.allowed || limit == last) {
-            continue;
-        }
-
-        b->last = ngx_sprintf(b->last, "%s%V", last ? "," : "",
-                              &limit->json_name);
-        last = limit;
-    }
+    b->last = ngx_http_ratelimit_write_violated(q, b->last);
 
     b->last = ngx_cpymem(b->last, ngx_http_ratelimit_problem_tail,
                          sizeof(ngx_http_ratelimit_problem_tail) - 1);
@@ -320,4 +314,85 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
     b->last_in_chain = 1;
 
     return b;
+}
+
+
+/* the names of violated limits, each once */
+
+static u_char *
+ngx_http_ratelimit_write_violated(ngx_http_ratelimit_query_t *q, u_char *p)
+{
+    u_char      *start;
+    ngx_str_t   *name;
+    ngx_uint_t   i;
+
+    start = p;
+
+    for (i = ngx_http_ratelimit_next_limit(q, q->n);
+         i < q->n;
+         i = ngx_http_ratelimit_next_limit(q, i))
+    {
+        name = &ngx_http_ratelimit_item_rules(q, i)->limit->quoted_name;
+
+        if (!ngx_http_ratelimit_is_violated(q, i)
+            || (p != start && ngx_http_ratelimit_is_written(q, i)))
+        {
+            continue;
+        }
+
+        if (p != start) {
+            *p++ = ',';
+        }
+
+        p = ngx_cpymem(p, name->data, name->len);
+    }
+
+    return p;
+}
+
+
+/* a limit, whose first item this is */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_violated(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
+{
+    ngx_uint_t  last;
+
+    last = i + ngx_http_ratelimit_item_rules(q, i)->nrules;
+
+    while (i < last) {
+        if (!q->items[i++].verdict.allowed) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* whether a violated limit before it has the same name */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_written(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
+{
+    ngx_str_t   *name, *other;
+    ngx_uint_t   k;
+
+    name = &ngx_http_ratelimit_item_rules(q, i)->limit->quoted_name;
+
+    for (k = ngx_http_ratelimit_next_limit(q, q->n);
+         k != i;
+         k = ngx_http_ratelimit_next_limit(q, k))
+    {
+        other = &ngx_http_ratelimit_item_rules(q, k)->limit->quoted_name;
+
+        if (other->len == name->len
+            && ngx_strncmp(other->data, name->data, name->len) == 0
+            && ngx_http_ratelimit_is_violated(q, k))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }

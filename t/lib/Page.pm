@@ -29,7 +29,8 @@ my $boilerplate = qr/^(?: (?: Server|Date|Content-Type|Content-Length|Connection
 
 # what is told in seconds
 my $seconds = qr/^( (?: X-RateLimit-Reset|Retry-After|X-RateLimit-Retry-After)
-                    :\  | RateLimit:\ .*;t= )(\d+)$/x;
+                    :\  | RateLimit:\ .*;t= | ngx-limit=.*;ngx-reset= )
+                  (\d+)$/x;
 
 # what redis-cli prints of a number
 my $integer = qr/^( (?: \d+\)\  )? \(integer\)\  | )(\d+)$/x;
@@ -150,18 +151,33 @@ sub near {
     my @expected = @$expected;
 
     return map {
-        my $line = $_;
-        my $other = shift @expected;
+        my @others = parts(shift @expected);
 
-        for my $kind (defined $other ? ($seconds, $integer) : ()) {
-            my ($field, $got) = $line =~ $kind or next;
-            my ($same, $shown) = $other =~ $kind or next;
-
-            $line = $other if $same eq $field && alike($field, $got, $shown);
-        }
-
-        $line;
+        join ';', map { near_part($_, shift @others) } parts($_);
     } @$lines;
+}
+
+
+# at most one time in each: RateLimit may have two
+
+sub parts {
+    my ($line) = @_;
+
+    return defined $line ? split /;(?=ngx-limit=)/, $line : ();
+}
+
+
+sub near_part {
+    my ($part, $other) = @_;
+
+    for my $kind (defined $other ? ($seconds, $integer) : ()) {
+        my ($field, $got) = $part =~ $kind or next;
+        my ($same, $shown) = $other =~ $kind or next;
+
+        return $other if $same eq $field && alike($field, $got, $shown);
+    }
+
+    return $part;
 }
 
 
