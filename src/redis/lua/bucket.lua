@@ -16,7 +16,7 @@
 
 local cost, limit, period, ceiling, capacity = unpack('<I8I8I8I8I8', argument,
                                                       9)
-local state = call('GET', key)
+local state = read('GET', key)
 local since, taken = 0, 0
 
 if state and #state == 12 then

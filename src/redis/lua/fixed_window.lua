@@ -6,7 +6,7 @@
 --- load
 
 local cost, limit, period, ceiling = unpack('<I8I8I8I8', argument, 9)
-local state = call('GET', key)
+local state = read('GET', key)
 local finish, count = 0, 0
 
 if state and #state == 12 then
@@ -15,16 +15,15 @@ end
 
 --- look
 
-local opens, rebase = false, false
+local rebase = false
 
 if finish <= now then
     finish, count = now + period - wall % period, 0
-    opens = true
 
 elseif finish - now > period + skew then
     -- the clock was set back: the count stays, but its window ends earlier
     finish = now + period - wall % period
-    opens, rebase = true, count > 0
+    rebase = count > 0
 end
 
 local used = count
@@ -49,17 +48,11 @@ local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
 
 if cost > 0 or rebase then
     local more = count + cost
+    local expires = finish
     local state = pack('<I7I5', finish,
                        (more < 1099511627775) and more or 1099511627775)
 
-    if opens then
-        local expires = finish
-
-        --- include write
-
-    else
-        call('SET', key, state, 'KEEPTTL')
-    end
+    --- include write
 end
 
 --- refund
@@ -67,7 +60,10 @@ end
 local stamp = unpack('<I8', argument, 65)
 
 if finish == stamp and count > cost then
-    call('SET', key, pack('<I7I5', finish, count - cost), 'KEEPTTL')
+    local expires = finish
+    local state = pack('<I7I5', finish, count - cost)
+
+    --- include write
 
 elseif finish == stamp then
     -- a count of zero equals a state never seen

@@ -31,6 +31,12 @@
 local op = ARGV[1]
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
 
+-- States are read by a call whose errors are tables: of length 0, as no state
+-- is.  So a value of a wrong type counts as a state never seen, and the next
+-- write replaces it.
+
+local read = redis.pcall
+
 -- a state that lies further in the future means that the clock was set back
 
 local skew = 1000000

@@ -22,10 +22,10 @@ local function sliding_log_load(key, argument)
     local lossy = false
 
     if ring > 1024 then
-        state = call('GETRANGE', key, '0', '14')
-        length = call('STRLEN', key)
+        state = read('GETRANGE', key, '0', '14')
+        length = (#state > 0) and call('STRLEN', key) or 0
     else
-        state = call('GET', key)
+        state = read('GET', key)
         length = state and #state or 0
     end
 
@@ -107,6 +107,18 @@ local function sliding_log_round(time, tick)
     return (part > 0) and time - part + tick or time
 end
 
+-- the bytes of some places of the ring
+
+local function sliding_log_bytes(log, first, last)
+    first, last = 15 + first * 5, 19 + last * 5
+
+    if log.state then
+        return sub(log.state, first + 1, last + 1)
+    end
+
+    return call('GETRANGE', log.key, format('%d', first), format('%d', last))
+end
+
 -- the bytes of the times from the i'th newest to the j'th newest, i >= j
 
 local function sliding_log_slice(log, i, j)
@@ -114,11 +126,7 @@ local function sliding_log_slice(log, i, j)
         return ''
     end
 
-    if not log.state then
-        log.state = call('GET', log.key)
-    end
-
-    local state, places = log.state, log.places
+    local places = log.places
     local first, last = log.head - i, log.head - j
 
     if last < 0 then
@@ -126,11 +134,23 @@ local function sliding_log_slice(log, i, j)
     end
 
     if first >= 0 then
-        return sub(state, 16 + first * 5, 20 + last * 5)
+        return sliding_log_bytes(log, first, last)
     end
 
-    return sub(state, 16 + (first + places) * 5)
-           .. sub(state, 16, 20 + last * 5)
+    return sliding_log_bytes(log, first + places, places - 1)
+           .. sliding_log_bytes(log, 0, last)
+end
+
+-- writes the bytes of times from some place on
+
+local function sliding_log_put(log, place, times)
+    local room = (log.places - place) * 5
+
+    call('SETRANGE', log.key, format('%d', 15 + place * 5), sub(times, 1, room))
+
+    if #times > room then
+        call('SETRANGE', log.key, '15', sub(times, room + 1))
+    end
 end
 
 -- the first bytes of a state
@@ -221,7 +241,7 @@ local function sliding_log_charge(log, key, cost)
     -- the ring is written again, larger, unless there is room, if only at the
     -- places of times that have left the period
 
-    local n, room = log.n + cost, places - head
+    local n = log.n + cost
 
     if cost > places
        or (n > places and places < ring
@@ -232,13 +252,7 @@ local function sliding_log_charge(log, key, cost)
                                    time + period)
     end
 
-    if cost <= room then
-        call('SETRANGE', key, format('%d', 15 + head * 5), added)
-    else
-        call('SETRANGE', key, format('%d', 15 + head * 5),
-             sub(added, 1, room * 5))
-        call('SETRANGE', key, '15', sub(added, room * 5 + 1))
-    end
+    sliding_log_put(log, head, added)
 
     if n > places then
         n = places
@@ -322,22 +336,30 @@ if found == 0 then
     return
 end
 
-local times = sliding_log_slice(log, log.n, later + found + 1)
-              .. sliding_log_slice(log, later, 1)
+local n = log.n - found
 
-if times == '' and not log.lossy then
+if n == 0 and not log.lossy then
     call('DEL', key)
     return
 end
 
--- The state has to stay because it says that times were overwritten.  It gets
--- one time, which has left the period.
+-- the later ones take the places of those that go
 
-if times == '' then
+local times = sliding_log_slice(log, later, 1)
+
+if n == 0 then
+
+    -- in the place of all that were overwritten: one that counts no more
+
+    n, found = 1, found - 1
     times = pack('<I5', log.base - 549755813887)
 end
 
-local n = #times / 5
+local head = (log.head - found) % log.places
 
-call('SET', key, sliding_log_header(log, n % log.places, n) .. times
-                 .. rep('\0', (log.places - n) * 5), 'KEEPTTL')
+if times ~= '' then
+    sliding_log_put(log, (head - #times / 5) % log.places, times)
+end
+
+call('SETRANGE', key, '0', sliding_log_header(log, head, n))
+call('PEXPIREAT', key, format('%d', (log.time + log.period + 999) / 1000))

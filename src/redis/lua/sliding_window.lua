@@ -30,7 +30,7 @@ local start = (buckets == 1) and 4 or 10
 local ring = start + width
 local kind = (width == 2) and '<I2' or '<I4'
 
-local state = call('GET', key)
+local state = read('GET', key)
 local same = state and #state == ring + buckets * width
 local newest, sum, count = index, 0, 0
 
@@ -99,12 +99,12 @@ if newest > index then
 
         state = string.sub(state, cut + 1)
                 .. string.sub(state, ring + 1, cut)
-        same, rebase, ring = false, true, 0
+        rebase, ring = true, 0
     end
 
 elseif not state or index - newest > buckets then
     state = string.rep('\0', buckets * width)
-    same, ring, sum, count = false, 0, 0, 0
+    ring, sum, count = 0, 0, 0
 
 elseif newest < index then
 
@@ -129,7 +129,7 @@ elseif newest < index then
                 .. pack(kind, count) .. rep('\0', (gap - over - 1) * width)
     end
 
-    same, ring, sum, count = false, 0, sum + count, 0
+    ring, sum, count = 0, sum + count, 0
 end
 
 local old = unpack(kind, state, ring + index % buckets * width + 1)
@@ -209,18 +209,12 @@ if cost > 0 or rebase then
 
     more = (more < most) and more or most
 
-    if same then
-        -- in the same sub-window the expiry stays
-        call('SETRANGE', key, (buckets == 1) and '4' or '10', pack(kind, more))
+    local expires = now + lasts
+    local state = ((buckets == 1) and pack('<I4', index)
+                                  or pack('<I5I5', index, sum))
+                  .. pack(kind, more) .. string.sub(state, ring + 1)
 
-    else
-        local expires = now + lasts
-        local state = ((buckets == 1) and pack('<I4', index)
-                                      or pack('<I5I5', index, sum))
-                      .. pack(kind, more) .. string.sub(state, ring + 1)
-
-        --- include write
-    end
+    --- include write
 end
 
 --- refund
@@ -250,7 +244,12 @@ if count + sum == 0 then
     return
 end
 
-call('SET', key, ((buckets == 1) and pack('<I4', newest)
-                                 or pack('<I5I5', newest, sum))
-                 .. pack(kind, count) .. string.sub(state, ring + 1),
-     'KEEPTTL')
+-- it lasts as long as the newest sub-window counts
+
+local lasts = (newest - index + buckets + 1) * period - elapsed + buckets - 1
+local expires = now + (lasts - lasts % buckets) / buckets
+
+state = ((buckets == 1) and pack('<I4', newest) or pack('<I5I5', newest, sum))
+        .. pack(kind, count) .. string.sub(state, ring + 1)
+
+--- include write
