@@ -242,9 +242,19 @@ sub algorithms {
 
         is(statuses("/$name?k=bob"), 200, "$name: another key");
         is_deeply([grep { /:\Q$name\E:/ } $redis->keys],
-                  ["ratelimit:{alice}:$name\::$tag{$name}",
-                   "ratelimit:{bob}:$name\::$tag{$name}"],
+                  ["ratelimit:{2:alice}:$name\::$tag{$name}",
+                   "ratelimit:{2:bob}:$name\::$tag{$name}"],
                   "$name: where its counters are");
+
+        # a gateway of the former version has this one, in its own format
+
+        my $former = "ratelimit:{carol}:$name\::$tag{$name}";
+
+        $redis->call('SET', $former, "\xff" x 12, 'PX', 60_000);
+        is(statuses(("/$name?k=carol") x 4), '200 200 200 429',
+           "$name: counters of another version are not read");
+        is($redis->call('GET', $former), "\xff" x 12, 'nor written');
+        $redis->call('DEL', $former);
     }
 }
 
@@ -260,15 +270,15 @@ sub several_rates {
          'the tightest speaks');
 
     is_deeply([grep { /:rates:/ } $redis->keys],
-              ['ratelimit:{a}:rates::172800w10',
-               'ratelimit:{a}:rates::86400w10'], 'a counter for each');
+              ['ratelimit:{2:a}:rates::172800w10',
+               'ratelimit:{2:a}:rates::86400w10'], 'a counter for each');
 }
 
 
 # what one refuses is charged to none
 
 sub two_zones {
-    my ($five, $two) = map { "ratelimit:{b}:$_" } 'five::86400w10',
+    my ($five, $two) = map { "ratelimit:{2:b}:$_" } 'five::86400w10',
                                                   'two::86400w1';
 
     is(statuses(('/both?k=b') x 2), '200 200', 'both allow');
@@ -314,8 +324,8 @@ sub two_redises {
     is(statuses(('/far+five?k=o') x 4), '200 200 429 429', 'in any order');
     Gateway::await(sub { remaining('/look5?k=o') == 3 },
                    'the other one to get it back');
-    is_deeply([$redis->keys(1)], ['ratelimit:{n}:far::86400w10',
-                                  'ratelimit:{o}:far::86400w10'],
+    is_deeply([$redis->keys(1)], ['ratelimit:{2:n}:far::86400w10',
+                                  'ratelimit:{2:o}:far::86400w10'],
               'in another database');
 }
 
@@ -483,7 +493,7 @@ sub no_limit {
 sub rejected {
     is(statuses(('/rejected?k=s') x 2), '200 200', 'two are allowed');
 
-    my $key = 'ratelimit:{s}:log:rej:2l';
+    my $key = 'ratelimit:{2:s}:log:rej:2l';
     my $before = bytes_of($key);
 
     is(statuses('/rejected?k=s'), 429, 'a third one is not');
@@ -547,10 +557,15 @@ sub keys_of_any_kind {
            . substr($key, 0, 20) =~ s/[^ -~]/?/gr);
     }
 
-    my @expected = sort map { "ratelimit:{$_}:any::86400w10" } @keys;
+    my @expected = sort map { "ratelimit:{2:$_}:any::86400w10" } @keys;
 
     is_deeply([grep { /:any::86400w10$/ } $redis->keys], \@expected,
               'all of them are as they are');
+
+    # what a cluster chooses the slot by
+
+    is(scalar(grep { !/^ratelimit:\{[^}]+\}/ } $redis->keys), 0,
+       'all have a hash tag that is not empty');
 
     # 192.0.2.0 to 192.0.2.255: all last bytes there are
 
@@ -562,7 +577,7 @@ sub keys_of_any_kind {
     }
 
     is_deeply([grep { /:address:/ } $redis->keys],
-              [sort map { "ratelimit:{\xc0\x00\x02" . chr($_)
+              [sort map { "ratelimit:{2:\xc0\x00\x02" . chr($_)
                           . '}:address::86400w10' } @bytes],
               'binary addresses');
 }
@@ -572,8 +587,8 @@ sub names {
     is(statuses(('/named?k=v') x 3), '200 200 429', 'a name');
     is(statuses(('/percent?k=v') x 3), '200 200 429', 'a zone');
     is_deeply([grep { /%/ && !/any/ && !/address/ } $redis->keys],
-              ['ratelimit:{v}:h%251::86400w10',
-               'ratelimit:{v}:two:a%3Ab%7Bc%7D%25:86400w1'],
+              ['ratelimit:{2:v}:h%251::86400w10',
+               'ratelimit:{2:v}:two:a%3Ab%7Bc%7D%25:86400w1'],
               'no two of them can be the same');
 }
 
@@ -610,7 +625,7 @@ sub expires {
 
 sub round_trip {
     is(statuses(('/many?k=w') x 2), '200 200', 'nine counters');
-    is(scalar(grep { /\{w\}/ } $redis->keys), 9, 'as many keys');
+    is(scalar(grep { /\{2:w\}/ } $redis->keys), 9, 'as many keys');
 
     $redis->forget_calls;
 
@@ -726,7 +741,7 @@ sub places {
         $prefix //= 'ratelimit:';
 
         is_deeply([grep { /:z$i:/ } $server->keys($db)],
-                  ["$prefix\{k}:z$i\::86400w10"], "the key of $url");
+                  ["$prefix\{2:k}:z$i\::86400w10"], "the key of $url");
     }
 
     is($gateway->complaints, '', 'nothing to complain about');

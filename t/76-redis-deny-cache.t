@@ -486,7 +486,7 @@ sub reloaded {
 
 sub removed {
     used_up('removed');
-    is($redis->call('DEL', 'ratelimit:{removed}:main::86400w10'), 1, 'removed');
+    is($redis->call('DEL', 'ratelimit:{2:removed}:main::86400w10'), 1, 'removed');
     is(statuses(('/main?k=removed') x 3), '429 429 429',
        'what was said is held for as long as it was said to');
 

@@ -161,7 +161,7 @@ sub ages {
 
     $clients->ask('GET /', 'X-API-Key: 4712') for 1 .. 20;
 
-    my @ages = $shell->output("log 'ratelimit:{bob}:log::60l' | cat");
+    my @ages = $shell->output("log 'ratelimit:{2:bob}:log::60l' | cat");
 
     is(scalar @ages, 20, 'of requests');
     is_deeply(\@ages, [sort { $a <=> $b } @ages], 'in their order');
@@ -183,7 +183,7 @@ sub one_bucket {
 
     backends($gateway, ('/?k=a') x 3);
 
-    is(join(' ', $shell->output("counter 'ratelimit:{a}:key::86400w1' $format"
+    is(join(' ', $shell->output("counter 'ratelimit:{2:a}:key::86400w1' $format"
                                 . ' | cat')),
        "$day 3 0", 'number and counters');
 }
@@ -311,7 +311,7 @@ END
     my $escaped = join '', $body =~ /`(%[0-9A-F]{2})`/g;
 
     is($escaped, '%3A%25%7B%7D', 'escapes');
-    is($redis->call('EXISTS', "ratelimit:{alice}:account:$escaped:60w10"),
+    is($redis->call('EXISTS', "ratelimit:{2:alice}:account:$escaped:60w10"),
        1,
        'are so');
 
@@ -329,7 +329,7 @@ sub refusal {
 
     $clients->series((\@request) x 50);
     is($clients->ask(@request)->{status}, 429, 'refused');
-    is($redis->call('DEL', 'ratelimit:{alice}:account::60w10'), 1,
+    is($redis->call('DEL', 'ratelimit:{2:alice}:account::60w10'), 1,
        'is reset');
     is($clients->ask(@request)->{status}, 429, 'and remembered');
 
@@ -490,7 +490,7 @@ sub set_clock {
 sub bytes_per_key {
     my (undef, @rows) = table($section{Sizing}{body});
     my ($name) = $section{Sizing}{body} =~ /`(ratelimit:\{\S+)`/;
-    my ($key) = $name =~ /\{(.*)\}/;
+    my ($key) = $name =~ /\{2:(.*)\}/;
 
     my ($keys) = $section{Sizing}{body} =~ /Measured over (\d+) keys/;
 

@@ -116,7 +116,7 @@ sub late {
             my ($command, $reply) = @_;
             my $key = $command->[3] // '';
 
-            return $key =~ /{late}/ && !$known{$key}++ ? (['wait', 0.4], $reply)
+            return $key =~ /{2:late}/ && !$known{$key}++ ? (['wait', 0.4], $reply)
                                                        : $reply;
         },
     });
@@ -219,7 +219,7 @@ END
     }
 
     is_deeply([grep { /welcome/ } $redis->keys],
-              ['ratelimit:{welcome}:main::86400w10'],
+              ['ratelimit:{2:welcome}:main::86400w10'],
               'only what is meant is counted there');
     like($gateway->log, qr/"base" is marked down: error reply "ERR DB index/,
          'it is told why: the database');

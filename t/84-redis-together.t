@@ -397,7 +397,7 @@ END
 
         my $client = $clients->send("GET $held?k=given");
 
-        Gateway::await(sub { grep { /{given}:$zone:/ } $redis->keys },
+        Gateway::await(sub { grep { /{2:given}:$zone:/ } $redis->keys },
                        'a charge');
         is($status->("/$zone"), 429, "$held: refused while another is decided");
         $other->play('honest');
@@ -423,7 +423,7 @@ END
 sub await_return {
     my ($zone) = @_;
 
-    Gateway::await(sub { !grep { /{given}:$zone:/ } $redis->keys },
+    Gateway::await(sub { !grep { /{2:given}:$zone:/ } $redis->keys },
                    'a charge that is refunded');
 }
 

@@ -4,10 +4,11 @@
  *
  *   EVALSHA sha n key... op argument...
  *
- * A counter's key is PREFIX{KEY}:ZONE:NAME:TAG, where the tag is the period in
- * seconds, the letter of the algorithm and the number of sub-windows.  As the
- * parts behind the key never contain a colon of their own, no two counters
- * have one key; and in a cluster all counters of a client are in one slot.
+ * A counter's key is PREFIX{VERSION:KEY}:ZONE:NAME:TAG, where the version is
+ * that of the states, and the tag is the period in seconds, the letter of the
+ * algorithm and the number of sub-windows.  As the parts behind the key never
+ * contain a colon of their own, no two counters have one key; and in a cluster
+ * all counters of a client are in one slot, whatever bytes its key begins with.
  */
 
 
@@ -21,6 +22,9 @@
 
 /* "$" length CRLF, and the CRLF behind it */
 #define NGX_HTTP_RATELIMIT_REDIS_FRAME  (NGX_SIZE_T_LEN + 5)
+
+/* gateways that write other states must have another version */
+#define NGX_HTTP_RATELIMIT_REDIS_OPEN   "{2:"
 
 /* bytes of a tag, at most */
 #define NGX_HTTP_RATELIMIT_REDIS_TAG    (NGX_INT64_LEN + NGX_INT32_LEN + 1)
@@ -239,7 +243,8 @@ ngx_http_ratelimit_redis_measure(ngx_http_ratelimit_redis_command_t *command,
 
         len += NGX_HTTP_RATELIMIT_REDIS_FRAME
                + command->server->redis->prefix.len
-               + sizeof("{") - 1 + subject->key.len + subject->use->suffix.len
+               + sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1
+               + subject->key.len + subject->use->suffix.len
                + NGX_HTTP_RATELIMIT_REDIS_TAG
                + NGX_HTTP_RATELIMIT_REDIS_FRAME + RATELIMIT_SCRIPT_ARGUMENT;
 
@@ -309,11 +314,14 @@ ngx_http_ratelimit_redis_write_key(u_char *p, ngx_http_ratelimit_redis_t *redis,
     last = ngx_http_ratelimit_redis_write_tag(tag, item);
 
     p = ngx_http_ratelimit_redis_write_len(p, '$',
-                    redis->prefix.len + 1 + subject->key.len
-                    + subject->use->suffix.len + (last - tag));
+                    redis->prefix.len
+                    + sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1
+                    + subject->key.len + subject->use->suffix.len
+                    + (last - tag));
 
     p = ngx_cpymem(p, redis->prefix.data, redis->prefix.len);
-    *p++ = '{';
+    p = ngx_cpymem(p, NGX_HTTP_RATELIMIT_REDIS_OPEN,
+                   sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1);
     p = ngx_cpymem(p, subject->key.data, subject->key.len);
     p = ngx_cpymem(p, subject->use->suffix.data, subject->use->suffix.len);
     p = ngx_cpymem(p, tag, last - tag);

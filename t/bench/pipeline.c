@@ -107,7 +107,7 @@ pipeline_command(char *text, uint64_t key)
     int   n;
     char  name[64];
 
-    n = snprintf(name, sizeof(name), "ratelimit:{key-%012llu}:pipeline::10",
+    n = snprintf(name, sizeof(name), "ratelimit:{2:key-%012llu}:pipeline::10",
                  (unsigned long long) key);
 
     n = snprintf(text, PIPELINE_COMMAND, "*6\r\n$7\r\nEVALSHA\r\n$40\r\n"

@@ -26,7 +26,7 @@ fill_send(ratelimit_item_t *item, const char *sha, unsigned i)
 
     /* a key of 16 bytes in its full name */
 
-    snprintf(key, sizeof(key), "ratelimit:{%016x}:user::60%c10", i,
+    snprintf(key, sizeof(key), "ratelimit:{2:%016x}:user::60%c10", i,
              ratelimit_algorithms[item->shape->algorithm]->letter);
 
     keys[0] = key;
