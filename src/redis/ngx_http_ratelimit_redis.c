@@ -140,7 +140,8 @@ ngx_http_ratelimit_redis_init(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis)
 {
     ngx_http_ratelimit_redis_timeout_init(redis->server,
-                                          ngx_http_ratelimit_redis_on_timeout);
+                                       ngx_http_ratelimit_redis_on_timeout,
+                                       ngx_http_ratelimit_redis_retry_handler);
 
     return ngx_http_ratelimit_redis_server_open(redis->server, cycle);
 }

@@ -33,6 +33,17 @@
 #define NGX_HTTP_RATELIMIT_REDIS_REPLY                                        \
     (RATELIMIT_MAX_ITEMS * RATELIMIT_SCRIPT_VERDICT)
 
+/*
+ * Milliseconds for which a worker waits for late replies of a server, and for
+ * one that is marked down to take refunds; when it exits; and between attempts.
+ */
+#define NGX_HTTP_RATELIMIT_REDIS_LISTEN  60000
+#define NGX_HTTP_RATELIMIT_REDIS_EXIT    3000
+#define NGX_HTTP_RATELIMIT_REDIS_RETRY   200
+
+/* refunds that a worker keeps for a server that is marked down */
+#define NGX_HTTP_RATELIMIT_REDIS_POSTPONED  4096
+
 /* bytes of the last error that are kept for the log */
 #define NGX_HTTP_RATELIMIT_REDIS_REASON  128
 
@@ -51,6 +62,11 @@ typedef struct ngx_http_ratelimit_redis_command_s
 
 typedef struct {
     ratelimit_breaker_t             breaker;
+
+    ngx_atomic_t                    generation;  /* older connections may be
+                                                    dead */
+    ngx_atomic_t                    version;  /* is known, or asked for */
+    ngx_atomic_t                    addr;     /* the one to be used */
 
     ngx_atomic_t                    commands;
     ngx_atomic_t                    timeouts;
@@ -96,14 +112,15 @@ typedef enum {
     NGX_HTTP_RATELIMIT_REDIS_STRING = 0,
     NGX_HTTP_RATELIMIT_REDIS_ERROR,
     NGX_HTTP_RATELIMIT_REDIS_OTHER,
-    NGX_HTTP_RATELIMIT_REDIS_LOST             /* it may have been executed */
+    NGX_HTTP_RATELIMIT_REDIS_LOST,            /* it may have been executed */
+    NGX_HTTP_RATELIMIT_REDIS_UNREAD           /* it was not executed */
 } ngx_http_ratelimit_redis_reply_e;
 
 
 /*
  * What a connection reports to its owner.
  *
- * on_unreachable  it could not be made, another address may do
+ * on_unreachable  it could not be made, or is silent: another address may do
  * on_error        why it is closed, with what the server said, or NULL
  * on_write        what was sent in the turn of the event loop that began then
  *                 has been written now
@@ -112,6 +129,7 @@ typedef enum {
 
 typedef struct {
     void                           *data;
+    ngx_uint_t                      retired;  /* connections */
     void  (*on_unreachable)(void *data, const char *reason);
     void  (*on_error)(void *data, const char *reason, ngx_str_t *said);
     void  (*on_write)(void *data, ngx_msec_t turn);
@@ -132,6 +150,7 @@ struct ngx_http_ratelimit_redis_message_s {
     size_t                          len;
     ngx_http_ratelimit_redis_reply_pt  handler;
     unsigned                        expired:1;  /* don't send it any more */
+    unsigned                        unread:1;   /* and never will be */
 
     /* the connection's own */
     ngx_queue_t                     queue;
@@ -147,6 +166,14 @@ ngx_http_ratelimit_redis_connection_t *ngx_http_ratelimit_redis_connect(
 void ngx_http_ratelimit_redis_disconnect(
     ngx_http_ratelimit_redis_connection_t *connection);
 
+/* closes it as soon as all replies are there; it may be freed at once */
+void ngx_http_ratelimit_redis_connection_retire(
+    ngx_http_ratelimit_redis_connection_t *connection);
+
+/* whether messages are likely to arrive */
+ngx_uint_t ngx_http_ratelimit_redis_connection_usable(
+    ngx_http_ratelimit_redis_connection_t *connection);
+
 ngx_int_t ngx_http_ratelimit_redis_connection_send(
     ngx_http_ratelimit_redis_connection_t *connection,
     ngx_http_ratelimit_redis_message_t *message);
@@ -159,7 +186,7 @@ void ngx_http_ratelimit_redis_connection_read(
 ngx_uint_t ngx_http_ratelimit_redis_connection_ready(
     ngx_http_ratelimit_redis_connection_t *connection);
 
-/* a message has expired: a connection without any reply is closed */
+/* a message has expired: a connection without any reply is retired */
 void ngx_http_ratelimit_redis_connection_expire(
     ngx_http_ratelimit_redis_message_t *message);
 
@@ -178,7 +205,7 @@ struct ngx_http_ratelimit_redis_server_s {
 
     ngx_addr_t                     *addrs;
     ngx_uint_t                      naddrs;
-    ngx_uint_t                      addr;     /* the next one to be tried */
+    ngx_atomic_uint_t               addr;     /* the one used last */
     ngx_resolver_t                 *resolver; /* NULL: the host is an address,
                                                  or there is none */
     ngx_msec_t                      resolver_timeout;
@@ -194,6 +221,11 @@ struct ngx_http_ratelimit_redis_server_s {
     ngx_connection_t                dummy;    /* of the timer */
     ngx_http_ratelimit_redis_timeout_pt  on_timeout;
 
+    ngx_queue_t                     postponed;  /* commands without a query,
+                                                   while it is marked down */
+    ngx_uint_t                      npostponed;
+    ngx_event_t                     retry;    /* of the first of them */
+
     size_t                          reason_len;
     u_char                          reason[NGX_HTTP_RATELIMIT_REDIS_REASON];
 };
@@ -207,8 +239,15 @@ ngx_int_t ngx_http_ratelimit_redis_server_open(
 void ngx_http_ratelimit_redis_server_close(
     ngx_http_ratelimit_redis_server_t *server);
 
-/* except connections that are being made: that may take longer than a reply */
-void ngx_http_ratelimit_redis_server_close_ready(
+/*
+ * Except connections that are being made: that may take longer than a reply.
+ * The next ones are to another address, if there is one.
+ */
+void ngx_http_ratelimit_redis_server_retire(
+    ngx_http_ratelimit_redis_server_t *server);
+
+/* the same, if there is another address */
+void ngx_http_ratelimit_redis_server_next_address(
     ngx_http_ratelimit_redis_server_t *server);
 
 /* on any connection; NGX_ERROR if there is none and none can be made */
@@ -243,6 +282,7 @@ struct ngx_http_ratelimit_redis_command_s {
     ngx_uint_t                      n;        /* limits */
     unsigned                        algorithms;
     unsigned                        undo:1;   /* charges of some limits */
+    unsigned                        resent:1;
     u_char                         *eval;     /* with the whole script, if it
                                                  was sent so; or NULL */
     u_char                         *args;     /* what follows the script */
@@ -254,7 +294,8 @@ struct ngx_http_ratelimit_redis_command_s {
 /* on_timeout is called for a command that has been removed */
 void ngx_http_ratelimit_redis_timeout_init(
     ngx_http_ratelimit_redis_server_t *server,
-    ngx_http_ratelimit_redis_timeout_pt on_timeout);
+    ngx_http_ratelimit_redis_timeout_pt on_timeout,
+    ngx_event_handler_pt on_retry);
 void ngx_http_ratelimit_redis_timeout_add(
     ngx_http_ratelimit_redis_command_t *command);
 void ngx_http_ratelimit_redis_timeout_remove(
@@ -289,8 +330,11 @@ ngx_int_t ngx_http_ratelimit_redis_set_eval(
     ngx_http_ratelimit_redis_command_t *command);
 
 /*
- * Sets the verdicts of the query, if there is one.  NGX_AGAIN if Redis does not
- * know the script: then nothing was executed.
+ * Sets the verdicts of the query, if there is one.
+ *
+ *     NGX_AGAIN     Redis does not know the script: nothing was executed
+ *     NGX_ERROR     an error, or no reply at all
+ *     NGX_ABORT     not a reply to this command
  */
 ngx_int_t ngx_http_ratelimit_redis_parse_reply(
     ngx_http_ratelimit_redis_command_t *command,
@@ -347,6 +391,7 @@ extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store;
 
 void ngx_http_ratelimit_redis_on_timeout(
     ngx_http_ratelimit_redis_command_t *command);
+void ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev);
 
 
 /* ngx_http_ratelimit_redis.c */

@@ -7,6 +7,10 @@
  * SELECT come first, and messages are kept until both have succeeded; there is
  * one timeout for this and for connecting.
  *
+ * Redis executes what it was sent, whether or not the worker still listens.
+ * So a connection that is not to be used any more is retired: it stays until
+ * all replies are there, the server closes it, or a long time has passed.
+ *
  * A server is not trusted: a reply of a type that no command of ours has, or
  * one without a command, ends the connection; and no memory is allocated for a
  * reply.
@@ -20,7 +24,18 @@
 
 
 /* messages that are worth a system call */
-#define NGX_HTTP_RATELIMIT_REDIS_BATCH  16
+#define NGX_HTTP_RATELIMIT_REDIS_BATCH    16
+
+/* after so many milliseconds without a message a connection may be dead */
+#define NGX_HTTP_RATELIMIT_REDIS_IDLE     900
+
+/* retired connections of a server */
+#define NGX_HTTP_RATELIMIT_REDIS_RETIRED  32
+
+/* seconds; the kernel asks an idle peer, and gives up one that is silent */
+#define NGX_HTTP_RATELIMIT_REDIS_KEEPIDLE   30
+#define NGX_HTTP_RATELIMIT_REDIS_KEEPINTVL  5
+#define NGX_HTTP_RATELIMIT_REDIS_KEEPCNT    3
 
 
 struct ngx_http_ratelimit_redis_connection_s {
@@ -29,13 +44,20 @@ struct ngx_http_ratelimit_redis_connection_s {
     redisAsyncContext              *context;
     ngx_connection_t               *connection;
     ngx_queue_t                     messages; /* until the handshake is over */
+    ngx_queue_t                     sent;     /* messages without a reply */
     ngx_uint_t                      handshake;  /* replies that are missing */
     ngx_uint_t                      expected; /* replies, all together */
     ngx_uint_t                      expired;  /* messages since the last one */
     ngx_uint_t                      batch;    /* messages not written yet */
+    ngx_msec_t                      active;   /* time of the last reply */
+    ngx_atomic_uint_t               generation;
     unsigned                        connected:1;
     unsigned                        ready:1;
     unsigned                        writing:1;
+    unsigned                        suspect:1;  /* it was idle, and has not
+                                                   replied since */
+    unsigned                        retired:1;
+    unsigned                        closed:1; /* by the server */
     redisReply                      reply;    /* the current one */
     char                            text[NGX_HTTP_RATELIMIT_REDIS_REPLY];
 };
@@ -44,20 +66,28 @@ struct ngx_http_ratelimit_redis_connection_s {
 static redisAsyncContext *ngx_http_ratelimit_redis_create_context(
     ngx_http_ratelimit_redis_t *redis, u_char *address, in_port_t port,
     ngx_http_ratelimit_redis_owner_t *owner);
+static void ngx_http_ratelimit_redis_keep_alive(
+    ngx_http_ratelimit_redis_t *redis, int fd);
 static ngx_int_t ngx_http_ratelimit_redis_add_events(
     ngx_http_ratelimit_redis_connection_t *conn);
 static ngx_int_t ngx_http_ratelimit_redis_send_handshake(
     ngx_http_ratelimit_redis_connection_t *conn);
 static ngx_int_t ngx_http_ratelimit_redis_send_words(
-    ngx_http_ratelimit_redis_connection_t *conn, int argc, ngx_str_t *words);
+    ngx_http_ratelimit_redis_connection_t *conn, int argc, ngx_str_t *words,
+    redisCallbackFn *handler);
 static ngx_int_t ngx_http_ratelimit_redis_send_message(
     ngx_http_ratelimit_redis_connection_t *conn,
     ngx_http_ratelimit_redis_message_t *message);
 static void ngx_http_ratelimit_redis_check_ready(
     ngx_http_ratelimit_redis_connection_t *conn);
+static void ngx_http_ratelimit_redis_mark_unread(
+    ngx_http_ratelimit_redis_connection_t *conn);
+static ngx_uint_t ngx_http_ratelimit_redis_unacknowledged(int fd);
 static void ngx_http_ratelimit_redis_lose_message(
     ngx_http_ratelimit_redis_message_t *message,
     const redisAsyncContext *context);
+static ngx_int_t ngx_http_ratelimit_redis_read(
+    ngx_http_ratelimit_redis_connection_t *conn);
 
 static void ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev);
 static void ngx_http_ratelimit_redis_write_handler(ngx_event_t *wev);
@@ -66,6 +96,10 @@ static void ngx_http_ratelimit_redis_del_events(ngx_connection_t *c);
 static void ngx_http_ratelimit_redis_on_connect(
     const redisAsyncContext *context, int status);
 static void ngx_http_ratelimit_redis_on_handshake(redisAsyncContext *context,
+    void *reply, void *data);
+static void ngx_http_ratelimit_redis_ask_version(
+    ngx_http_ratelimit_redis_connection_t *conn);
+static void ngx_http_ratelimit_redis_on_version(redisAsyncContext *context,
     void *reply, void *data);
 static void ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context,
     void *reply, void *data);
@@ -132,10 +166,13 @@ ngx_http_ratelimit_redis_connect(ngx_http_ratelimit_redis_t *redis,
     }
 
     ngx_queue_init(&conn->messages);
+    ngx_queue_init(&conn->sent);
 
     conn->redis = redis;
     conn->owner = owner;
     conn->context = context;
+    conn->active = ngx_current_msec;
+    conn->generation = redis->shared->generation;
 
     context->data = conn;
 
@@ -169,7 +206,6 @@ static redisAsyncContext *
 ngx_http_ratelimit_redis_create_context(ngx_http_ratelimit_redis_t *redis,
     u_char *address, in_port_t port, ngx_http_ratelimit_redis_owner_t *owner)
 {
-    int                 on;
     redisAsyncContext  *context;
 
     context = port ? redisAsyncConnect((char *) address, port)
@@ -185,24 +221,54 @@ ngx_http_ratelimit_redis_create_context(ngx_http_ratelimit_redis_t *redis,
         return NULL;
     }
 
-    if (port == 0) {
-        return context;
-    }
-
-    /* at the system's interval, so that no firewall drops an idle one */
-
-    on = 1;
-
-    if (setsockopt(context->c.fd, SOL_SOCKET, SO_KEEPALIVE,
-                   (const void *) &on, sizeof(int))
-        == -1)
-    {
-        ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, ngx_socket_errno,
-                      "setsockopt(SO_KEEPALIVE) for redis \"%V\" failed",
-                      &redis->name);
+    if (port) {
+        ngx_http_ratelimit_redis_keep_alive(redis, context->c.fd);
     }
 
     return context;
+}
+
+
+/* so that no firewall drops an idle connection, and a dead one is noticed */
+
+static void
+ngx_http_ratelimit_redis_keep_alive(ngx_http_ratelimit_redis_t *redis, int fd)
+{
+    ngx_uint_t  i;
+
+    static const struct {
+        int                         level;
+        int                         name;
+        int                         value;
+        const char                 *text;
+    } options[] = {
+        { SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE" },
+#if (NGX_HAVE_KEEPALIVE_TUNABLE)
+        { IPPROTO_TCP, TCP_KEEPIDLE, NGX_HTTP_RATELIMIT_REDIS_KEEPIDLE,
+          "TCP_KEEPIDLE" },
+        { IPPROTO_TCP, TCP_KEEPINTVL, NGX_HTTP_RATELIMIT_REDIS_KEEPINTVL,
+          "TCP_KEEPINTVL" },
+        { IPPROTO_TCP, TCP_KEEPCNT, NGX_HTTP_RATELIMIT_REDIS_KEEPCNT,
+          "TCP_KEEPCNT" },
+#endif
+#ifdef TCP_USER_TIMEOUT
+        { IPPROTO_TCP, TCP_USER_TIMEOUT,
+          1000 * NGX_HTTP_RATELIMIT_REDIS_KEEPINTVL
+          * NGX_HTTP_RATELIMIT_REDIS_KEEPCNT, "TCP_USER_TIMEOUT" },
+#endif
+    };
+
+    for (i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
+
+        if (setsockopt(fd, options[i].level, options[i].name,
+                       (const void *) &options[i].value, sizeof(int))
+            == -1)
+        {
+            ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, ngx_socket_errno,
+                          "setsockopt(%s) for redis \"%V\" failed",
+                          options[i].text, &redis->name);
+        }
+    }
 }
 
 
@@ -265,9 +331,14 @@ ngx_http_ratelimit_redis_send_handshake(
 
         words[n++] = redis->password;
 
-        if (ngx_http_ratelimit_redis_send_words(conn, n, words) != NGX_OK) {
+        if (ngx_http_ratelimit_redis_send_words(conn, n, words,
+                                        ngx_http_ratelimit_redis_on_handshake)
+            != NGX_OK)
+        {
             return NGX_ERROR;
         }
+
+        conn->handshake++;
     }
 
     if (redis->db == 0) {
@@ -278,13 +349,17 @@ ngx_http_ratelimit_redis_send_handshake(
     words[1].data = db;
     words[1].len = ngx_sprintf(db, "%ui", redis->db) - db;
 
-    return ngx_http_ratelimit_redis_send_words(conn, 2, words);
+    conn->handshake++;
+
+    return ngx_http_ratelimit_redis_send_words(conn, 2, words,
+                                        ngx_http_ratelimit_redis_on_handshake);
 }
 
 
 static ngx_int_t
 ngx_http_ratelimit_redis_send_words(
-    ngx_http_ratelimit_redis_connection_t *conn, int argc, ngx_str_t *words)
+    ngx_http_ratelimit_redis_connection_t *conn, int argc, ngx_str_t *words,
+    redisCallbackFn *handler)
 {
     int          i;
     size_t       len[3];
@@ -295,16 +370,13 @@ ngx_http_ratelimit_redis_send_words(
         len[i] = words[i].len;
     }
 
-    if (redisAsyncCommandArgv(conn->context,
-                              ngx_http_ratelimit_redis_on_handshake, conn,
-                              argc, argv, len)
+    if (redisAsyncCommandArgv(conn->context, handler, conn, argc, argv, len)
         != REDIS_OK)
     {
         return NGX_ERROR;
     }
 
     conn->expected++;
-    conn->handshake++;
 
     return NGX_OK;
 }
@@ -340,6 +412,15 @@ ngx_http_ratelimit_redis_send_message(
         return NGX_ERROR;
     }
 
+    if (conn->expected == 0
+        && ngx_current_msec - conn->active >= NGX_HTTP_RATELIMIT_REDIS_IDLE)
+    {
+        conn->suspect = 1;
+    }
+
+    message->unread = 0;
+    ngx_queue_insert_tail(&conn->sent, &message->queue);
+
     conn->expected++;
 
     return NGX_OK;
@@ -359,12 +440,104 @@ ngx_http_ratelimit_redis_disconnect(
 
 
 void
+ngx_http_ratelimit_redis_connection_retire(
+    ngx_http_ratelimit_redis_connection_t *conn)
+{
+    ngx_http_ratelimit_redis_owner_t  *owner;
+
+    owner = conn->owner;
+
+    if (conn->retired) {
+        return;
+    }
+
+    if (!conn->ready || conn->expected == 0
+        || owner->retired == NGX_HTTP_RATELIMIT_REDIS_RETIRED)
+    {
+        ngx_http_ratelimit_redis_disconnect(conn);
+        return;
+    }
+
+    owner->on_close(owner->data, conn);
+    owner->retired++;
+
+    conn->retired = 1;
+
+    ngx_add_timer(conn->connection->read,
+                  ngx_exiting ? NGX_HTTP_RATELIMIT_REDIS_EXIT
+                              : NGX_HTTP_RATELIMIT_REDIS_LISTEN);
+}
+
+
+/* of an idle connection, its end may have arrived without an event so far */
+
+ngx_uint_t
+ngx_http_ratelimit_redis_connection_usable(
+    ngx_http_ratelimit_redis_connection_t *conn)
+{
+    char  byte;
+
+    if (!conn->ready) {
+        return 1;
+    }
+
+    if (conn->generation != conn->redis->shared->generation) {
+        return 0;
+    }
+
+    return conn->expected
+           || ngx_current_msec - conn->active < NGX_HTTP_RATELIMIT_REDIS_IDLE
+           || (recv(conn->context->c.fd, &byte, 1, MSG_PEEK|MSG_DONTWAIT) == -1
+               && ngx_socket_errno == NGX_EAGAIN);
+}
+
+
+void
 ngx_http_ratelimit_redis_connection_read(
     ngx_http_ratelimit_redis_connection_t *conn)
 {
     if (conn->connected) {
-        redisAsyncHandleRead(conn->context);
+        (void) ngx_http_ratelimit_redis_read(conn);
     }
+}
+
+
+/* hiredis reads 16 KB at a time; NGX_DONE if the connection has been freed */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_read(ngx_http_ratelimit_redis_connection_t *conn)
+{
+    int                n;
+    redisReader       *reader;
+    ngx_connection_t  *c;
+
+    c = conn->connection;
+
+    do {
+        redisAsyncHandleRead(conn->context);
+
+        if (c->data != conn) {
+            return NGX_DONE;
+        }
+
+        reader = conn->context->c.reader;
+
+        /* what is left is a part of one reply */
+
+        if (reader->len - reader->pos > 2 * NGX_HTTP_RATELIMIT_REDIS_REPLY) {
+            conn->owner->on_error(conn->owner->data, "reply too long", NULL);
+            ngx_http_ratelimit_redis_disconnect(conn);
+            return NGX_DONE;
+        }
+
+    } while (conn->connected && ioctl(c->fd, FIONREAD, &n) == 0 && n > 0);
+
+    if (conn->retired && conn->expected == 0) {
+        ngx_http_ratelimit_redis_disconnect(conn);
+        return NGX_DONE;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -385,10 +558,24 @@ ngx_http_ratelimit_redis_connection_expire(
     message->expired = 1;
 
     conn = message->connection;
+
+    if (!conn->ready || conn->retired) {
+        return;
+    }
+
     conn->expired++;
 
-    if (conn->ready && conn->expired >= RATELIMIT_BREAKER_FAILURES) {
-        ngx_http_ratelimit_redis_disconnect(conn);
+    if (conn->suspect) {
+
+        /* so may be those of other workers: one of them finds it out for all */
+
+        (void) ngx_atomic_cmp_set(&conn->redis->shared->generation,
+                                  conn->generation, conn->generation + 1);
+        ngx_http_ratelimit_redis_connection_retire(conn);
+
+    } else if (conn->expired >= RATELIMIT_BREAKER_FAILURES) {
+        conn->owner->on_unreachable(conn->owner->data, NULL);
+        ngx_http_ratelimit_redis_connection_retire(conn);
     }
 }
 
@@ -396,12 +583,16 @@ ngx_http_ratelimit_redis_connection_expire(
 static void
 ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev)
 {
-    redisReader                            *reader;
     ngx_connection_t                       *c;
     ngx_http_ratelimit_redis_connection_t  *conn;
 
     c = rev->data;
     conn = c->data;
+
+    if (rev->timedout) {
+        ngx_http_ratelimit_redis_disconnect(conn);
+        return;
+    }
 
     if (c->close) {
 
@@ -409,28 +600,22 @@ ngx_http_ratelimit_redis_read_handler(ngx_event_t *rev)
 
         if (conn->expected == 0) {
             ngx_http_ratelimit_redis_disconnect(conn);
+            return;
+        }
 
-        } else {
-            c->close = 0;
+        c->close = 0;
+
+        if (conn->retired) {
+            ngx_add_timer(rev, NGX_HTTP_RATELIMIT_REDIS_EXIT);
+
+        } else if (conn->ready) {
+            ngx_http_ratelimit_redis_connection_retire(conn);
         }
 
         return;
     }
 
-    redisAsyncHandleRead(conn->context);
-
-    if (c->data != conn) {
-        return;    /* it has been freed */
-    }
-
-    reader = conn->context->c.reader;
-
-    /* what is left is a part of one reply */
-
-    if (reader->len - reader->pos > 2 * NGX_HTTP_RATELIMIT_REDIS_REPLY) {
-        conn->owner->on_error(conn->owner->data, "reply too long", NULL);
-        ngx_http_ratelimit_redis_disconnect(conn);
-    }
+    (void) ngx_http_ratelimit_redis_read(conn);
 }
 
 
@@ -539,6 +724,8 @@ ngx_http_ratelimit_redis_check_ready(
         ngx_del_timer(conn->connection->write);
     }
 
+    ngx_http_ratelimit_redis_ask_version(conn);
+
     while (!ngx_queue_empty(&conn->messages)) {
         q = ngx_queue_head(&conn->messages);
         ngx_queue_remove(q);
@@ -551,6 +738,66 @@ ngx_http_ratelimit_redis_check_ready(
             message->handler(message, NGX_HTTP_RATELIMIT_REDIS_LOST, NULL);
         }
     }
+}
+
+
+/* once, by one worker of all; without a permission nothing is said */
+
+static void
+ngx_http_ratelimit_redis_ask_version(
+    ngx_http_ratelimit_redis_connection_t *conn)
+{
+    ngx_str_t  words[2];
+
+    if (!ngx_atomic_cmp_set(&conn->redis->shared->version, 0, 1)) {
+        return;
+    }
+
+    ngx_str_set(&words[0], "INFO");
+    ngx_str_set(&words[1], "server");
+
+    (void) ngx_http_ratelimit_redis_send_words(conn, 2, words,
+                                          ngx_http_ratelimit_redis_on_version);
+}
+
+
+static void
+ngx_http_ratelimit_redis_on_version(redisAsyncContext *context, void *reply,
+    void *data)
+{
+    redisReply                             *r = reply;
+    ngx_http_ratelimit_redis_connection_t  *conn = data;
+
+    size_t   len;
+    u_char  *p, *last;
+
+    if (r == NULL || r->type != REDIS_REPLY_STRING) {
+        return;
+    }
+
+    last = (u_char *) r->str + r->len;
+
+    p = ngx_strlcasestrn((u_char *) r->str, last, (u_char *) "redis_version:",
+                         sizeof("redis_version:") - 1 - 1);
+    if (p == NULL) {
+        return;
+    }
+
+    p += sizeof("redis_version:") - 1;
+
+    for (len = 0; p + len < last && p[len] > ' ' && p[len] < 0x7f; len++) {
+        /* void */
+    }
+
+    /* of one digit each: 6.2 has options that the scripts need */
+
+    if (len < 3 || p[1] != '.' || p[0] > '6' || (p[0] == '6' && p[2] >= '2')) {
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                  "ratelimit: redis \"%V\" is version %*s, "
+                  "at least 6.2 is needed", &conn->redis->name, len, p);
 }
 
 
@@ -570,11 +817,15 @@ ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context, void *reply,
 
         if (context->data != NULL) {
             message->owner->on_close(message->owner->data, context->data);
+            ngx_http_ratelimit_redis_mark_unread(context->data);
+            ngx_queue_remove(&message->queue);
         }
 
         ngx_http_ratelimit_redis_lose_message(message, context);
         return;
     }
+
+    ngx_queue_remove(&message->queue);
 
     text.data = (u_char *) r->str;
     text.len = r->len;
@@ -584,6 +835,76 @@ ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context, void *reply,
            : NGX_HTTP_RATELIMIT_REDIS_OTHER;
 
     message->handler(message, type, &text);
+}
+
+
+/*
+ * The server may have closed the connection because it was idle.  What arrives
+ * after that, or has not been read before, is answered by a reset.
+ */
+
+static void
+ngx_http_ratelimit_redis_mark_unread(
+    ngx_http_ratelimit_redis_connection_t *conn)
+{
+    ngx_queue_t                         *q;
+    ngx_http_ratelimit_redis_message_t  *message;
+
+    if (conn->closed) {
+        return;
+    }
+
+    conn->closed = 1;
+
+    if (!conn->suspect) {
+        return;
+    }
+
+    if (conn->context->err != REDIS_ERR_IO
+        && !(conn->context->err == REDIS_ERR_EOF
+             && ngx_http_ratelimit_redis_unacknowledged(conn->context->c.fd)))
+    {
+        return;
+    }
+
+    for (q = ngx_queue_head(&conn->sent);
+         q != ngx_queue_sentinel(&conn->sent);
+         q = ngx_queue_next(q))
+    {
+        message = ngx_queue_data(q, ngx_http_ratelimit_redis_message_t, queue);
+        message->unread = 1;
+    }
+}
+
+
+/*
+ * Whether the server had closed its end before the last bytes arrived: it does
+ * not acknowledge them, and a reset follows.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_unacknowledged(int fd)
+{
+    int        error;
+    socklen_t  len;
+
+#if (NGX_LINUX && NGX_HAVE_TCP_INFO)
+    struct tcp_info  info;
+
+    ngx_memzero(&info, sizeof(struct tcp_info));
+    len = sizeof(struct tcp_info);
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0
+        && info.tcpi_unacked)
+    {
+        return 1;
+    }
+#endif
+
+    error = 0;
+    len = sizeof(int);
+
+    return getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error;
 }
 
 
@@ -600,7 +921,9 @@ ngx_http_ratelimit_redis_lose_message(
                                  ? "malformed reply" : context->errstr, NULL);
     }
 
-    message->handler(message, NGX_HTTP_RATELIMIT_REDIS_LOST, NULL);
+    message->handler(message, message->unread ? NGX_HTTP_RATELIMIT_REDIS_UNREAD
+                                              : NGX_HTTP_RATELIMIT_REDIS_LOST,
+                     NULL);
 }
 
 
@@ -689,6 +1012,9 @@ ngx_http_ratelimit_redis_cleanup(void *data)
     ngx_queue_t  *q;
 
     conn->owner->on_close(conn->owner->data, conn);
+    conn->owner->retired -= conn->retired;
+
+    ngx_http_ratelimit_redis_mark_unread(conn);
 
     if (conn->connection != NULL) {
         ngx_http_ratelimit_redis_del_events(conn->connection);
@@ -716,6 +1042,10 @@ ngx_http_ratelimit_redis_cleanup(void *data)
 static void
 ngx_http_ratelimit_redis_del_events(ngx_connection_t *c)
 {
+    if (c->read->timer_set) {
+        ngx_del_timer(c->read);
+    }
+
     if (c->write->timer_set) {
         ngx_del_timer(c->write);
     }
@@ -762,6 +1092,8 @@ ngx_http_ratelimit_redis_read_reply(const redisReadTask *task)
 
     conn->expected--;
     conn->expired = 0;
+    conn->suspect = 0;
+    conn->active = ngx_current_msec;
 
     conn->reply.type = task->type;
     conn->reply.str = conn->text;

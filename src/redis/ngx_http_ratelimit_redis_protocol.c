@@ -56,6 +56,8 @@ static u_char *ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark,
     size_t len);
 static u_char *ngx_http_ratelimit_redis_write_number(u_char *p,
     uint64_t number);
+static ngx_int_t ngx_http_ratelimit_redis_parse_error(
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_redis_parse_verdicts(
     ngx_http_ratelimit_query_t *q, ngx_str_t *text);
 static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
@@ -386,24 +388,14 @@ ngx_http_ratelimit_redis_parse_reply(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
 {
-    if (type == NGX_HTTP_RATELIMIT_REDIS_LOST) {
+    if (type == NGX_HTTP_RATELIMIT_REDIS_LOST
+        || type == NGX_HTTP_RATELIMIT_REDIS_UNREAD)
+    {
         return NGX_ERROR;
     }
 
     if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
-
-        if (command->eval == NULL && text->len >= sizeof("NOSCRIPT") - 1
-            && ngx_strncmp(text->data, "NOSCRIPT", sizeof("NOSCRIPT") - 1) == 0)
-        {
-            /* without a query, a decision need not be made any more */
-
-            return (command->op == RATELIMIT_SCRIPT_DECIDE
-                    && command->query == NULL) ? NGX_OK : NGX_AGAIN;
-        }
-
-        ngx_http_ratelimit_redis_set_reason(command->server, text,
-                                            "error reply");
-        return NGX_ERROR;
+        return ngx_http_ratelimit_redis_parse_error(command, text);
     }
 
     if (command->op != RATELIMIT_SCRIPT_DECIDE || command->query == NULL) {
@@ -419,6 +411,25 @@ ngx_http_ratelimit_redis_parse_reply(
 
     ngx_http_ratelimit_redis_set_reason(command->server, NULL,
                                         "malformed reply");
+    return NGX_ABORT;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_parse_error(
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text)
+{
+    if (command->eval == NULL && text->len >= sizeof("NOSCRIPT") - 1
+        && ngx_strncmp(text->data, "NOSCRIPT", sizeof("NOSCRIPT") - 1) == 0)
+    {
+        /* without a query, a decision need not be made any more */
+
+        return (command->op == RATELIMIT_SCRIPT_DECIDE
+                && command->query == NULL) ? NGX_OK : NGX_AGAIN;
+    }
+
+    ngx_http_ratelimit_redis_set_reason(command->server, text, "error reply");
+
     return NGX_ERROR;
 }
 

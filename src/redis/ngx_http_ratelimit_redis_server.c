@@ -27,6 +27,8 @@ static void ngx_http_ratelimit_redis_resolve(
 static void ngx_http_ratelimit_redis_on_resolve(ngx_resolver_ctx_t *ctx);
 static ngx_int_t ngx_http_ratelimit_redis_copy_addrs(
     ngx_http_ratelimit_redis_server_t *server, ngx_resolver_ctx_t *ctx);
+static ngx_int_t ngx_http_ratelimit_redis_compare_addrs(
+    const void *one, const void *two);
 
 
 ngx_http_ratelimit_redis_server_t *
@@ -157,18 +159,30 @@ ngx_http_ratelimit_redis_server_close(
 
 
 void
-ngx_http_ratelimit_redis_server_close_ready(
+ngx_http_ratelimit_redis_server_retire(
     ngx_http_ratelimit_redis_server_t *server)
 {
     ngx_uint_t                              i;
     ngx_http_ratelimit_redis_connection_t  *conn;
 
+    ngx_http_ratelimit_redis_on_unreachable(server, NULL);
+
     for (i = 0; i < server->redis->connections; i++) {
         conn = server->connections[i];
 
         if (conn != NULL && ngx_http_ratelimit_redis_connection_ready(conn)) {
-            ngx_http_ratelimit_redis_disconnect(conn);
+            ngx_http_ratelimit_redis_connection_retire(conn);
         }
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_server_next_address(
+    ngx_http_ratelimit_redis_server_t *server)
+{
+    if (server->naddrs > 1) {
+        ngx_http_ratelimit_redis_server_retire(server);
     }
 }
 
@@ -184,6 +198,10 @@ ngx_http_ratelimit_redis_server_send(ngx_http_ratelimit_redis_server_t *server,
     }
 
     conn = &server->connections[server->current];
+
+    if (*conn != NULL && !ngx_http_ratelimit_redis_connection_usable(*conn)) {
+        ngx_http_ratelimit_redis_connection_retire(*conn);
+    }
 
     if (*conn == NULL) {
         *conn = ngx_http_ratelimit_redis_server_connect(server);
@@ -239,6 +257,7 @@ ngx_http_ratelimit_redis_server_connect(
         return NULL;
     }
 
+    server->addr = redis->shared->addr;
     addr = &server->addrs[server->addr % server->naddrs];
 
     len = ngx_sock_ntop(addr->sockaddr, addr->socklen, text,
@@ -250,14 +269,19 @@ ngx_http_ratelimit_redis_server_connect(
 }
 
 
+/* all workers use the next address, unless they do already */
+
 static void
 ngx_http_ratelimit_redis_on_unreachable(void *data, const char *reason)
 {
     ngx_http_ratelimit_redis_server_t  *server = data;
 
-    server->addr++;
+    (void) ngx_atomic_cmp_set(&server->redis->shared->addr, server->addr,
+                              server->addr + 1);
 
-    ngx_http_ratelimit_redis_set_reason(server, NULL, "%s", reason);
+    if (reason != NULL) {
+        ngx_http_ratelimit_redis_set_reason(server, NULL, "%s", reason);
+    }
 }
 
 
@@ -413,6 +437,11 @@ ngx_http_ratelimit_redis_copy_addrs(ngx_http_ratelimit_redis_server_t *server,
         p += sizeof(ngx_sockaddr_t);
     }
 
+    /* a resolver turns them round, workers speak of them by number */
+
+    ngx_sort(addrs, ctx->naddrs, sizeof(ngx_addr_t),
+             ngx_http_ratelimit_redis_compare_addrs);
+
     if (server->resolved != NULL) {
         ngx_free(server->resolved);
     }
@@ -422,4 +451,18 @@ ngx_http_ratelimit_redis_copy_addrs(ngx_http_ratelimit_redis_server_t *server,
     server->naddrs = ctx->naddrs;
 
     return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_compare_addrs(const void *one, const void *two)
+{
+    const ngx_addr_t  *first = one;
+    const ngx_addr_t  *second = two;
+
+    if (first->socklen != second->socklen) {
+        return (ngx_int_t) first->socklen - (ngx_int_t) second->socklen;
+    }
+
+    return ngx_memcmp(first->sockaddr, second->sockaddr, first->socklen);
 }

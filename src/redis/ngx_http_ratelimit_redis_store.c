@@ -17,12 +17,16 @@ static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
 static ngx_int_t ngx_http_ratelimit_redis_send_command(
     ngx_http_ratelimit_redis_command_t *command);
+static ngx_int_t ngx_http_ratelimit_redis_transmit(
+    ngx_http_ratelimit_redis_command_t *command, ratelimit_breaker_e permit);
+static void ngx_http_ratelimit_redis_postpone(
+    ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_on_message(
     ngx_http_ratelimit_redis_message_t *message,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 static void ngx_http_ratelimit_redis_send_undo(
     ngx_http_ratelimit_redis_command_t *command);
-static void ngx_http_ratelimit_redis_retry(
+static ngx_int_t ngx_http_ratelimit_redis_resend(
     ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_finish(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc);
@@ -140,9 +144,28 @@ ngx_http_ratelimit_redis_send_command(
     permit = ngx_http_ratelimit_redis_permit(server);
 
     if (permit == RATELIMIT_BREAKER_STOP) {
-        ngx_http_ratelimit_redis_free_command(command);
-        return NGX_ERROR;
+
+        if (command->op == RATELIMIT_SCRIPT_DECIDE) {
+            ngx_http_ratelimit_redis_free_command(command);
+            return NGX_ERROR;
+        }
+
+        ngx_http_ratelimit_redis_postpone(command);
+
+        return NGX_OK;
     }
+
+    return ngx_http_ratelimit_redis_transmit(command, permit);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
+    ratelimit_breaker_e permit)
+{
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    server = command->server;
 
     command->permit = permit;
     command->sent = ngx_current_msec;
@@ -164,6 +187,71 @@ ngx_http_ratelimit_redis_send_command(
 }
 
 
+/* refunds, and charges of refused requests, wait until the server is up */
+
+static void
+ngx_http_ratelimit_redis_postpone(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    server = command->server;
+
+    if (server->npostponed == NGX_HTTP_RATELIMIT_REDIS_POSTPONED) {
+        ngx_http_ratelimit_redis_free_command(command);
+        return;
+    }
+
+    command->sent = ngx_current_msec;
+
+    ngx_queue_insert_tail(&server->postponed, &command->queue);
+    server->npostponed++;
+
+    if (!server->retry.timer_set) {
+        ngx_add_timer(&server->retry, NGX_HTTP_RATELIMIT_REDIS_RETRY);
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev)
+{
+    ngx_msec_t                           age;
+    ngx_queue_t                         *q;
+    ngx_connection_t                    *dummy;
+    ngx_http_ratelimit_redis_server_t   *server;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    dummy = ev->data;
+    server = dummy->data;
+
+    age = ngx_exiting ? NGX_HTTP_RATELIMIT_REDIS_EXIT
+                      : NGX_HTTP_RATELIMIT_REDIS_LISTEN;
+
+    while (!ngx_queue_empty(&server->postponed)) {
+        q = ngx_queue_head(&server->postponed);
+        command = ngx_queue_data(q, ngx_http_ratelimit_redis_command_t, queue);
+
+        if (ngx_current_msec - command->sent < age
+            && ratelimit_breaker_is_open(server->breaker))
+        {
+            ngx_add_timer(ev, NGX_HTTP_RATELIMIT_REDIS_RETRY);
+            return;
+        }
+
+        ngx_queue_remove(q);
+        server->npostponed--;
+
+        if (ratelimit_breaker_is_open(server->breaker)) {
+            ngx_http_ratelimit_redis_free_command(command);
+            continue;
+        }
+
+        command->deadline = ngx_current_msec + server->redis->timeout;
+        (void) ngx_http_ratelimit_redis_transmit(command, RATELIMIT_BREAKER_GO);
+    }
+}
+
+
 /* the command is freed, unless it is sent again */
 
 static void
@@ -172,9 +260,11 @@ ngx_http_ratelimit_redis_on_message(
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
 {
     ngx_int_t                            rc;
+    ngx_http_ratelimit_redis_server_t   *server;
     ngx_http_ratelimit_redis_command_t  *command;
 
     command = (ngx_http_ratelimit_redis_command_t *) message;
+    server = command->server;
 
     if (ngx_http_ratelimit_redis_undo(command, type, text) == NGX_OK) {
         ngx_http_ratelimit_redis_send_undo(command);
@@ -189,49 +279,85 @@ ngx_http_ratelimit_redis_on_message(
     rc = ngx_http_ratelimit_redis_parse_reply(command, type, text);
 
     if (rc == NGX_AGAIN) {
-        ngx_http_ratelimit_redis_retry(command);
-        return;
+        rc = ngx_http_ratelimit_redis_set_eval(command);
+
+        if (rc == NGX_OK) {
+            rc = ngx_http_ratelimit_redis_resend(command);
+        }
+
+        if (rc == NGX_OK) {
+            return;
+        }
+
+    } else if (type == NGX_HTTP_RATELIMIT_REDIS_UNREAD && !command->resent) {
+        command->resent = 1;
+
+        if (ngx_http_ratelimit_redis_resend(command) == NGX_OK) {
+            return;
+        }
+
+    } else if (rc == NGX_ABORT) {
+        ngx_http_ratelimit_redis_disconnect(message->connection);
+
+    } else if (rc == NGX_ERROR && type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
+        ngx_http_ratelimit_redis_server_next_address(server);
     }
 
     ngx_http_ratelimit_redis_finish(command, rc);
 }
 
 
-/* the command, which is a refund now, has a timeout of its own */
+/*
+ * The command, which is a refund now, has a timeout of its own.  It is sent to
+ * where the reply came from, whatever is known of the server otherwise.
+ */
 
 static void
 ngx_http_ratelimit_redis_send_undo(ngx_http_ratelimit_redis_command_t *command)
-{
-    if (!command->message.expired) {
-        ngx_http_ratelimit_redis_timeout_remove(command);
-        ngx_http_ratelimit_redis_success(command->server);
-    }
-
-    command->message.expired = 0;
-    command->deadline = ngx_current_msec + command->server->redis->timeout;
-
-    (void) ngx_http_ratelimit_redis_send_command(command);
-}
-
-
-/* with the whole script, before the same deadline */
-
-static void
-ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
 {
     ngx_http_ratelimit_redis_server_t  *server;
 
     server = command->server;
 
-    if (ngx_http_ratelimit_redis_set_eval(command) == NGX_OK
-        && ngx_http_ratelimit_redis_server_send(server, &command->message)
-           == NGX_OK)
+    if (!command->message.expired) {
+        ngx_http_ratelimit_redis_timeout_remove(command);
+        ngx_http_ratelimit_redis_success(server);
+    }
+
+    command->message.expired = 0;
+    command->permit = RATELIMIT_BREAKER_GO;
+    command->sent = ngx_current_msec;
+    command->deadline = ngx_current_msec + server->redis->timeout;
+
+    if (ngx_http_ratelimit_redis_connection_send(command->message.connection,
+                                                 &command->message)
+        != NGX_OK)
     {
-        ngx_atomic_fetch_add(&server->redis->shared->commands, 1);
+        ngx_http_ratelimit_redis_free_command(command);
         return;
     }
 
-    ngx_http_ratelimit_redis_finish(command, NGX_ERROR);
+    ngx_http_ratelimit_redis_timeout_add(command);
+
+    ngx_atomic_fetch_add(&server->redis->shared->commands, 1);
+}
+
+
+/* before the same deadline */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_resend(ngx_http_ratelimit_redis_command_t *command)
+{
+    if (ngx_http_ratelimit_redis_server_send(command->server,
+                                             &command->message)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_atomic_fetch_add(&command->server->redis->shared->commands, 1);
+
+    return NGX_OK;
 }
 
 
@@ -257,7 +383,10 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
 
     } else {
         ngx_atomic_fetch_add(&server->redis->shared->errors, 1);
+
         ngx_http_ratelimit_redis_failure(server, permit);
+
+        rc = NGX_ERROR;
     }
 
     ngx_http_ratelimit_redis_done(q, rc, age);

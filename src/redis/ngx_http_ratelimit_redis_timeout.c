@@ -16,7 +16,8 @@ static void ngx_http_ratelimit_redis_on_write(void *data, ngx_msec_t turn);
 void
 ngx_http_ratelimit_redis_timeout_init(
     ngx_http_ratelimit_redis_server_t *server,
-    ngx_http_ratelimit_redis_timeout_pt on_timeout)
+    ngx_http_ratelimit_redis_timeout_pt on_timeout,
+    ngx_event_handler_pt on_retry)
 {
     ngx_queue_init(&server->commands);
 
@@ -27,6 +28,12 @@ ngx_http_ratelimit_redis_timeout_init(
     server->timer.data = &server->dummy;
     server->timer.log = ngx_cycle->log;
     server->timer.cancelable = 1;
+
+    ngx_queue_init(&server->postponed);
+
+    server->retry.handler = on_retry;
+    server->retry.data = &server->dummy;
+    server->retry.log = ngx_cycle->log;
 
     server->on_timeout = on_timeout;
     server->owner.on_write = ngx_http_ratelimit_redis_on_write;
@@ -210,7 +217,10 @@ ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_server_t *server)
 }
 
 
-/* a server that is marked down gets new connections when it is tried again */
+/*
+ * A server that is marked down gets new connections when it is tried again, by
+ * all workers.
+ */
 
 void
 ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_server_t *server,
@@ -229,9 +239,11 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_server_t *server,
                       "ratelimit: redis \"%V\" is marked down: %*s",
                       &redis->name, server->reason_len, server->reason);
 
+        ngx_atomic_fetch_add(&redis->shared->generation, 1);
+
     } else if (permit != RATELIMIT_BREAKER_PROBE) {
         return;
     }
 
-    ngx_http_ratelimit_redis_server_close_ready(server);
+    ngx_http_ratelimit_redis_server_retire(server);
 }

@@ -19,6 +19,9 @@ package ScriptedRedis;
 # part is played, ['close'], or ['reset'].  There are always the parts "honest",
 # "silent", which never answers, "hold", which answers when the next part is
 # played, and "refuse", which closes every connection at once.
+#
+# The real Redis hears nothing of commands on connections for which the sub of
+# that part in "deaf" is true, given their number: deaf => { cut => sub { 1 } }.
 
 use strict;
 use warnings;
@@ -173,7 +176,15 @@ sub listen_to {
 sub upstream {
     my ($self, $connection, $command) = @_;
 
-    return '' if !$self->{upstream};
+    my $deaf = $self->{deaf}{$self->{part}};
+
+    return '' if !$self->{upstream} || ($deaf && $deaf->($connection->{number}));
+
+    # one whose Redis was restarted meanwhile has an end to be read
+
+    delete $connection->{client}
+        if $connection->{client}
+           && IO::Select->new($connection->{client}{socket})->can_read(0);
 
     my $client = $connection->{client} //= $self->{upstream}->client;
 
