@@ -65,6 +65,8 @@ typedef struct {
 
     ngx_atomic_t                    generation;  /* older connections may be
                                                     dead */
+    ngx_atomic_t                    logged;   /* second of the last line about
+                                                 one key */
     ngx_atomic_t                    version;  /* is known, or asked for */
     ngx_atomic_t                    addr;     /* the one to be used */
 
@@ -282,6 +284,7 @@ struct ngx_http_ratelimit_redis_command_s {
     ngx_uint_t                      n;        /* limits */
     unsigned                        algorithms;
     unsigned                        undo:1;   /* charges of some limits */
+    unsigned                        probe:1;  /* a write, for the breaker */
     unsigned                        resent:1;
     u_char                         *eval;     /* with the whole script, if it
                                                  was sent so; or NULL */
@@ -309,7 +312,7 @@ void ngx_http_ratelimit_redis_timeout_remove_all(
 ratelimit_breaker_e ngx_http_ratelimit_redis_permit(
     ngx_http_ratelimit_redis_server_t *server);
 void ngx_http_ratelimit_redis_success(
-    ngx_http_ratelimit_redis_server_t *server);
+    ngx_http_ratelimit_redis_server_t *server, ratelimit_breaker_e permit);
 void ngx_http_ratelimit_redis_failure(
     ngx_http_ratelimit_redis_server_t *server, ratelimit_breaker_e permit);
 
@@ -323,6 +326,10 @@ ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_command(
 void ngx_http_ratelimit_redis_free_command(
     ngx_http_ratelimit_redis_command_t *command);
 
+/* a command that shows whether the server can write; NULL without memory */
+ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_probe(
+    ngx_http_ratelimit_redis_server_t *server);
+
 /* the message of the command: with its script's hash, or the whole script */
 void ngx_http_ratelimit_redis_set_evalsha(
     ngx_http_ratelimit_redis_command_t *command);
@@ -333,7 +340,8 @@ ngx_int_t ngx_http_ratelimit_redis_set_eval(
  * Sets the verdicts of the query, if there is one.
  *
  *     NGX_AGAIN     Redis does not know the script: nothing was executed
- *     NGX_ERROR     an error, or no reply at all
+ *     NGX_DECLINED  an error that speaks of this command alone
+ *     NGX_ERROR     one that speaks of the server, or no reply at all
  *     NGX_ABORT     not a reply to this command
  */
 ngx_int_t ngx_http_ratelimit_redis_parse_reply(

@@ -58,6 +58,7 @@ static u_char *ngx_http_ratelimit_redis_write_number(u_char *p,
     uint64_t number);
 static ngx_int_t ngx_http_ratelimit_redis_parse_error(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
+static ngx_uint_t ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_redis_parse_verdicts(
     ngx_http_ratelimit_query_t *q, ngx_str_t *text);
 static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
@@ -106,6 +107,45 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
 
     command->args = p;
     command->last = ngx_http_ratelimit_redis_write_args(p, command, q);
+
+    ngx_http_ratelimit_redis_set_evalsha(command);
+
+    return command;
+}
+
+
+/* SET PREFIXprobe 1 PX 1000 */
+
+ngx_http_ratelimit_redis_command_t *
+ngx_http_ratelimit_redis_create_probe(
+    ngx_http_ratelimit_redis_server_t *server)
+{
+    ngx_str_t                           *prefix;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    prefix = &server->redis->prefix;
+
+    command = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t)
+                        + NGX_HTTP_RATELIMIT_REDIS_FRAME + prefix->len
+                        + sizeof("*5" CRLF "$3" CRLF "SET" CRLF "probe" CRLF
+                                 "$1" CRLF "1" CRLF "$2" CRLF "PX" CRLF
+                                 "$4" CRLF "1000" CRLF),
+                        ngx_cycle->log);
+    if (command == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(command, sizeof(ngx_http_ratelimit_redis_command_t));
+
+    command->server = server;
+    command->probe = 1;
+
+    command->last = ngx_sprintf(command->data,
+                                "*5" CRLF "$3" CRLF "SET" CRLF
+                                "$%uz" CRLF "%Vprobe" CRLF
+                                "$1" CRLF "1" CRLF "$2" CRLF "PX" CRLF
+                                "$4" CRLF "1000" CRLF,
+                                prefix->len + sizeof("probe") - 1, prefix);
 
     ngx_http_ratelimit_redis_set_evalsha(command);
 
@@ -430,7 +470,67 @@ ngx_http_ratelimit_redis_parse_error(
 
     ngx_http_ratelimit_redis_set_reason(command->server, text, "error reply");
 
-    return NGX_ERROR;
+    if (ngx_http_ratelimit_redis_speaks_of_server(text)) {
+        return NGX_ERROR;
+    }
+
+    return command->probe ? NGX_OK : NGX_DECLINED;
+}
+
+
+/*
+ * An error is known by its first word, in Redis 6 by one behind the place in
+ * the script that it comes from.  What follows a comma may be a client's key.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text)
+{
+    size_t       len;
+    u_char      *p, *last;
+    ngx_uint_t   i;
+
+    static const char *const  words[] = {
+        "OOM ", "READONLY ", "LOADING ", "NOAUTH ", "WRONGPASS ", "BUSY ",
+        "MISCONF ", "CLUSTERDOWN ", "MASTERDOWN ", "NOREPLICAS "
+    };
+
+    static const char *const  phrases[] = {
+        "unknown command", "permissions to run", "can't run this command",
+        "max number of clients"
+    };
+
+    last = ngx_strlchr(text->data, text->data + text->len, ',');
+
+    if (last == NULL) {
+        last = text->data + text->len;
+    }
+
+    for (p = text->data; p < last; p++) {
+
+        for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+            len = ngx_strlen(words[i]);
+
+            if ((size_t) (last - p) >= len
+                && ngx_strncmp(p, words[i], len) == 0
+                && (p == text->data || p[-1] == '-'))
+            {
+                return 1;
+            }
+        }
+
+        for (i = 0; i < sizeof(phrases) / sizeof(phrases[0]); i++) {
+            len = ngx_strlen(phrases[i]);
+
+            if ((size_t) (last - p) >= len
+                && ngx_strncmp(p, phrases[i], len) == 0)
+            {
+                return 1;
+            }
+        }
+    }
+
+    return 0;
 }
 
 

@@ -28,6 +28,8 @@ static void ngx_http_ratelimit_redis_send_undo(
     ngx_http_ratelimit_redis_command_t *command);
 static ngx_int_t ngx_http_ratelimit_redis_resend(
     ngx_http_ratelimit_redis_command_t *command);
+static void ngx_http_ratelimit_redis_log_error(
+    ngx_http_ratelimit_redis_server_t *server);
 static void ngx_http_ratelimit_redis_finish(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc);
 static void ngx_http_ratelimit_redis_done(ngx_http_ratelimit_query_t *q,
@@ -137,8 +139,9 @@ static ngx_int_t
 ngx_http_ratelimit_redis_send_command(
     ngx_http_ratelimit_redis_command_t *command)
 {
-    ratelimit_breaker_e                 permit;
-    ngx_http_ratelimit_redis_server_t  *server;
+    ratelimit_breaker_e                  permit;
+    ngx_http_ratelimit_redis_server_t   *server;
+    ngx_http_ratelimit_redis_command_t  *probe;
 
     server = command->server;
     permit = ngx_http_ratelimit_redis_permit(server);
@@ -155,7 +158,27 @@ ngx_http_ratelimit_redis_send_command(
         return NGX_OK;
     }
 
-    return ngx_http_ratelimit_redis_transmit(command, permit);
+    if (permit == RATELIMIT_BREAKER_PROBE) {
+
+        /* what the command itself needs may be less than to write */
+
+        probe = ngx_http_ratelimit_redis_create_probe(server);
+
+        if (probe == NULL) {
+            ngx_http_ratelimit_redis_free_command(command);
+            return NGX_ERROR;
+        }
+
+        probe->message.handler = ngx_http_ratelimit_redis_on_message;
+        probe->deadline = ngx_current_msec + server->redis->timeout;
+
+        if (ngx_http_ratelimit_redis_transmit(probe, permit) != NGX_OK) {
+            ngx_http_ratelimit_redis_free_command(command);
+            return NGX_ERROR;
+        }
+    }
+
+    return ngx_http_ratelimit_redis_transmit(command, RATELIMIT_BREAKER_GO);
 }
 
 
@@ -321,7 +344,7 @@ ngx_http_ratelimit_redis_send_undo(ngx_http_ratelimit_redis_command_t *command)
 
     if (!command->message.expired) {
         ngx_http_ratelimit_redis_timeout_remove(command);
-        ngx_http_ratelimit_redis_success(server);
+        ngx_http_ratelimit_redis_success(server, command->permit);
     }
 
     command->message.expired = 0;
@@ -379,17 +402,43 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_free_command(command);
 
     if (rc == NGX_OK) {
-        ngx_http_ratelimit_redis_success(server);
+        ngx_http_ratelimit_redis_success(server, permit);
 
     } else {
         ngx_atomic_fetch_add(&server->redis->shared->errors, 1);
 
-        ngx_http_ratelimit_redis_failure(server, permit);
+        if (rc == NGX_DECLINED) {
+            ngx_http_ratelimit_redis_log_error(server);
+
+        } else {
+            ngx_http_ratelimit_redis_failure(server, permit);
+        }
 
         rc = NGX_ERROR;
     }
 
     ngx_http_ratelimit_redis_done(q, rc, age);
+}
+
+
+/* the server is well, but not this command; one line a second */
+
+static void
+ngx_http_ratelimit_redis_log_error(ngx_http_ratelimit_redis_server_t *server)
+{
+    ngx_atomic_uint_t            last, now;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = server->redis;
+
+    now = ngx_time();
+    last = redis->shared->logged;
+
+    if (last != now && ngx_atomic_cmp_set(&redis->shared->logged, last, now)) {
+        ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
+                      "ratelimit: redis \"%V\" could not execute a command: "
+                      "%*s", &redis->name, server->reason_len, server->reason);
+    }
 }
 
 

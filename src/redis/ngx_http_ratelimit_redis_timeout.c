@@ -199,12 +199,21 @@ ngx_http_ratelimit_redis_permit(ngx_http_ratelimit_redis_server_t *server)
 }
 
 
+/*
+ * While the server is marked down, a probe alone can tell that it is well: it
+ * writes, which is more than other commands may have done.
+ */
+
 void
-ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_server_t *server)
+ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_server_t *server,
+    ratelimit_breaker_e permit)
 {
     ngx_http_ratelimit_redis_t  *redis;
 
-    if (!ratelimit_breaker_success(server->breaker)) {
+    if ((permit != RATELIMIT_BREAKER_PROBE
+         && ratelimit_breaker_is_open(server->breaker))
+        || !ratelimit_breaker_success(server->breaker))
+    {
         return;
     }
 
