@@ -37,6 +37,9 @@ subtest 'fixed_window: to the end of the window' => \&fixed_window;
 subtest 'refused by another limit' => \&another;
 subtest 'all that it costs' => \&cost;
 subtest 'a plan' => \&plans;
+subtest "$_ beside a limit that refuses" => \&beside, $_
+    for sort keys %algorithm;
+
 subtest 'a dry run' => \&dry_run;
 subtest 'a hundred at once' => \&parallel;
 
@@ -51,6 +54,7 @@ ratelimit_zone $arg_k zone=fixed:1m rate=3r/m algorithm=fixed_window;
 ratelimit_zone $arg_k zone=log:1m rate=3r/m algorithm=sliding_log;
 ratelimit_zone $arg_k zone=plan:1m rate=$arg_r;
 ratelimit_zone $arg_o zone=other:1m rate=1r/h;
+ratelimit_zone $arg_o zone=short:1m rate=1r/2s algorithm=sliding_log;
 
 add_header X-Status $ratelimit_status always;
 END
@@ -72,6 +76,8 @@ END
         $location{"/strict/$name"} =
             "ratelimit zone=$name $limit rejected=count;";
         $location{"/forgiving/$name"} = "ratelimit zone=$name $limit;";
+        $location{"/beside/$name"} = "ratelimit zone=short;
+            ratelimit zone=$name $limit rejected=count;";
         $location{"/soft/$name"} =
             "ratelimit zone=$name $limit soft=100% rejected=count;";
     }
@@ -83,6 +89,26 @@ END
 sub statuses {
     return join ' ', map { $_->{status} }
                      $clients->series(map { ["GET $_"] } @_);
+}
+
+
+# what the refused request has used up is waited for, too
+
+sub beside {
+    my ($name) = @_;
+
+    my $uri = "/beside/$name?k=beside-$name&o=$name";
+    my @answers = $clients->series((["GET $uri"]) x 3);
+
+    is(join(' ', map { $_->{status} } @answers), '200 429 429',
+       'the short limit refuses');
+    is($answers[1]{field}{'retry-after'}, 2, 'and says so');
+
+    my $wait = $answers[2]{field}{'retry-after'};
+
+    cmp_ok($wait, '>', 2, 'then the other one has nothing left');
+    $clock->forward($wait);
+    is(statuses($uri), '200', 'a client that waits so long is admitted');
 }
 
 

@@ -16,6 +16,7 @@ static uint64_t ratelimit_further(const ratelimit_item_t *item);
 uint64_t
 ratelimit_item_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
 {
+    ratelimit_verdict_t           next;
     const ratelimit_algorithm_t  *algorithm;
 
     algorithm = ratelimit_algorithms[item->shape->algorithm];
@@ -38,7 +39,20 @@ ratelimit_item_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
 
         algorithm->charge(item->shape, item->rule, item->state, clock,
                           item->cost, &item->verdict);
-        return 0;
+
+        /* the client has to wait for it, too, if that was the last one */
+
+        next = item->verdict;
+        algorithm->look(item->shape, item->rule, item->state, clock,
+                        item->cost, &next);
+
+        if (next.allowed) {
+            return 0;
+        }
+
+        item->verdict = next;
+
+        return item->cost;
     }
 
     algorithm->punish(item->shape, item->rule, item->state, clock, item->cost,

@@ -14,7 +14,7 @@ repeat
 
     again = false
 
-    if not verb or verb == 'look' then
+    if not verb or verb == 'look' or (verb == 'next' and not allowed) then
         result = verdict
     end
 
@@ -70,6 +70,13 @@ repeat
         end
 
         --- section charge
+
+        -- a refused client has to wait for this limit, too, if it has nothing
+        -- left
+
+        if verb == 'charge' and not admitted then
+            verb, again = 'next', true
+        end
     end
 
 until not again
