@@ -508,8 +508,8 @@ ngx_http_ratelimit_resolve_delay(ngx_conf_t *cf,
 
 /*
  * Whether a charge may be refunded: because of the status of the response, of
- * a request that leaves the queue for a token, or of a limit that is decided
- * later and refuses.  A rate that varies may fill the bucket faster, which has
+ * a request that leaves the queue for a token, or of a limit of another store
+ * that refuses.  A rate that varies may fill the bucket faster, which has
  * the same effect.  A redirect may lead to the other stage of any other set,
  * even to that before authentication.
  */
@@ -542,7 +542,7 @@ ngx_http_ratelimit_may_refund(ngx_http_ratelimit_main_conf_t *rmcf,
             return 1;
         }
 
-        if (other > limit
+        if (other->use.zone->rank
             && other->use.zone->rank != limit->use.zone->rank)
         {
             return 1;

@@ -44,6 +44,9 @@
 /* refunds that a worker keeps for a server that is marked down */
 #define NGX_HTTP_RATELIMIT_REDIS_POSTPONED  4096
 
+/* looks in a second, by a worker, for requests that are refused elsewhere */
+#define NGX_HTTP_RATELIMIT_REDIS_LOOKS  100
+
 /* bytes of the last error that are kept for the log */
 #define NGX_HTTP_RATELIMIT_REDIS_REASON  128
 
@@ -228,6 +231,9 @@ struct ngx_http_ratelimit_redis_server_s {
     ngx_uint_t                      npostponed;
     ngx_event_t                     retry;    /* of the first of them */
 
+    time_t                          second;   /* in which there were so many */
+    ngx_uint_t                      looks;
+
     size_t                          reason_len;
     u_char                          reason[NGX_HTTP_RATELIMIT_REDIS_REASON];
 };
@@ -385,6 +391,10 @@ ngx_int_t ngx_http_ratelimit_redis_deny_cache_declare(ngx_conf_t *cf,
 
 /* whether a limit of the query is known to refuse: then all verdicts are set */
 ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find(
+    ngx_http_ratelimit_query_t *q);
+
+/* whether to look at the query, which is refused elsewhere; says so once */
+ngx_uint_t ngx_http_ratelimit_redis_deny_cache_look_due(
     ngx_http_ratelimit_query_t *q);
 
 /* Redis has refused the query, at most "age" milliseconds ago */

@@ -163,6 +163,59 @@ ngx_http_ratelimit_redis_deny_cache_find_item(ngx_http_ratelimit_query_t *q,
 }
 
 
+/* an entry of a limit without a refusal: a look is not worth it for a second */
+
+ngx_uint_t
+ngx_http_ratelimit_redis_deny_cache_look_due(ngx_http_ratelimit_query_t *q)
+{
+    uint64_t                            now;
+    ngx_uint_t                          i, due;
+    ratelimit_deny_entry_t              entry;
+    ngx_http_ratelimit_zone_t          *zone;
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return 0;
+    }
+
+    server = q->subjects[0].use->zone->redis->server;
+    now = ngx_http_ratelimit_redis_deny_cache_now();
+    due = 0;
+
+    if (server->second != ngx_time()) {
+        server->second = ngx_time();
+        server->looks = 0;
+    }
+
+    if (server->looks >= NGX_HTTP_RATELIMIT_REDIS_LOOKS) {
+        return 0;
+    }
+
+    for (i = 0; i < q->n; i++) {
+        zone = q->subjects[i].use->zone;
+
+        ngx_memzero(&entry, sizeof(ratelimit_deny_entry_t));
+
+        entry.key = q->places[i].hash.lo;
+        entry.limit = ~ngx_http_ratelimit_redis_deny_cache_limit(q, i);
+        entry.until = now + RATELIMIT_SECOND;
+
+        if (q->items[i].cost
+            && !ratelimit_deny_cache_find(zone->deny_cache, entry.key,
+                                          entry.limit, now, &entry))
+        {
+            ratelimit_deny_cache_add(zone->deny_cache, &entry, now,
+                                     ngx_http_ratelimit_self);
+            due = 1;
+        }
+    }
+
+    server->looks += due;
+
+    return due;
+}
+
+
 void
 ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
     ngx_msec_t age)

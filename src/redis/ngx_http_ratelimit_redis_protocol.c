@@ -251,9 +251,6 @@ ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
     case RATELIMIT_SCRIPT_REFUND:
         return item->cost != 0;
 
-    case RATELIMIT_SCRIPT_INSIST:
-        return item->insist;
-
     default:
         return 1;
     }
@@ -438,11 +435,13 @@ ngx_http_ratelimit_redis_parse_reply(
         return ngx_http_ratelimit_redis_parse_error(command, text);
     }
 
-    if (command->op != RATELIMIT_SCRIPT_DECIDE || command->query == NULL) {
+    if (command->query == NULL
+        && !(command->probe && type == NGX_HTTP_RATELIMIT_REDIS_STRING))
+    {
         return NGX_OK;
     }
 
-    if (type == NGX_HTTP_RATELIMIT_REDIS_STRING
+    if (type == NGX_HTTP_RATELIMIT_REDIS_STRING && command->query != NULL
         && ngx_http_ratelimit_redis_parse_verdicts(command->query, text)
            == NGX_OK)
     {
@@ -464,7 +463,7 @@ ngx_http_ratelimit_redis_parse_error(
     {
         /* without a query, a decision need not be made any more */
 
-        return (command->op == RATELIMIT_SCRIPT_DECIDE
+        return (command->op != RATELIMIT_SCRIPT_REFUND
                 && command->query == NULL) ? NGX_OK : NGX_AGAIN;
     }
 

@@ -12,7 +12,7 @@ static ngx_int_t ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t undo);
 static void ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q);
+static ngx_int_t ngx_http_ratelimit_redis_look(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
 static ngx_int_t ngx_http_ratelimit_redis_send_command(
@@ -33,7 +33,7 @@ static void ngx_http_ratelimit_redis_log_error(
 static void ngx_http_ratelimit_redis_finish(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc);
 static void ngx_http_ratelimit_redis_done(ngx_http_ratelimit_query_t *q,
-    ngx_int_t rc, ngx_msec_t age);
+    ratelimit_script_e op, ngx_int_t rc, ngx_msec_t age);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
@@ -41,7 +41,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
     ngx_http_ratelimit_redis_decide,
     ngx_http_ratelimit_redis_cancel,
     ngx_http_ratelimit_redis_refund,
-    ngx_http_ratelimit_redis_settle,
+    ngx_http_ratelimit_redis_look,
     ngx_http_ratelimit_redis_key_suffix
 };
 
@@ -53,11 +53,8 @@ ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q)
 
     redis = q->subjects[0].use->zone->redis;
 
-    /* the timeout is that of the decision: another Redis may have used it up */
-
-    if (ngx_current_msec - q->started < redis->timeout
-        && ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DECIDE)
-           == NGX_OK)
+    if (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DECIDE)
+        == NGX_OK)
     {
         return NGX_AGAIN;
     }
@@ -92,12 +89,34 @@ ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
 }
 
 
-static void
-ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q)
-{
-    ngx_http_ratelimit_redis_mirror_charge(q);
+/*
+ * Redis sees each request where refused ones count.  Otherwise it is asked for
+ * the time to wait, once a second for each key, and not too often altogether:
+ * a client that is refused elsewhere may make up keys.
+ */
 
-    (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_INSIST);
+static ngx_int_t
+ngx_http_ratelimit_redis_look(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t  i, insist;
+
+    insist = 0;
+
+    for (i = 0; i < q->n; i++) {
+        insist |= q->items[i].insist;
+    }
+
+    q->allowed = 0;
+
+    if (insist) {
+        ngx_http_ratelimit_redis_mirror_charge(q);
+
+    } else if (!ngx_http_ratelimit_redis_deny_cache_look_due(q)) {
+        return NGX_DECLINED;
+    }
+
+    return (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_INSIST)
+            == NGX_OK) ? NGX_AGAIN : NGX_ERROR;
 }
 
 
@@ -116,15 +135,13 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
     }
 
     command->message.handler = ngx_http_ratelimit_redis_on_message;
-    command->deadline = redis->timeout
-                        + ((op == RATELIMIT_SCRIPT_DECIDE) ? q->started
-                                                           : ngx_current_msec);
+    command->deadline = ngx_current_msec + redis->timeout;
 
     if (ngx_http_ratelimit_redis_send_command(command) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    if (op == RATELIMIT_SCRIPT_DECIDE) {
+    if (op != RATELIMIT_SCRIPT_REFUND) {
         command->query = q;
         q->pending = command;
     }
@@ -148,7 +165,7 @@ ngx_http_ratelimit_redis_send_command(
 
     if (permit == RATELIMIT_BREAKER_STOP) {
 
-        if (command->op == RATELIMIT_SCRIPT_DECIDE) {
+        if (command->op != RATELIMIT_SCRIPT_REFUND) {
             ngx_http_ratelimit_redis_free_command(command);
             return NGX_ERROR;
         }
@@ -210,7 +227,7 @@ ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
 }
 
 
-/* refunds, and charges of refused requests, wait until the server is up */
+/* refunds wait until the server is up */
 
 static void
 ngx_http_ratelimit_redis_postpone(ngx_http_ratelimit_redis_command_t *command)
@@ -350,6 +367,7 @@ ngx_http_ratelimit_redis_send_undo(ngx_http_ratelimit_redis_command_t *command)
     command->message.expired = 0;
     command->permit = RATELIMIT_BREAKER_GO;
     command->sent = ngx_current_msec;
+    command->written = ngx_current_msec;
     command->deadline = ngx_current_msec + server->redis->timeout;
 
     if (ngx_http_ratelimit_redis_connection_send(command->message.connection,
@@ -389,11 +407,13 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
     ngx_int_t rc)
 {
     ngx_msec_t                          age;
+    ratelimit_script_e                  op;
     ratelimit_breaker_e                 permit;
     ngx_http_ratelimit_query_t         *q;
     ngx_http_ratelimit_redis_server_t  *server;
 
     q = command->query;
+    op = command->op;
     server = command->server;
     permit = command->permit;
     age = ngx_current_msec - command->sent;
@@ -417,7 +437,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
         rc = NGX_ERROR;
     }
 
-    ngx_http_ratelimit_redis_done(q, rc, age);
+    ngx_http_ratelimit_redis_done(q, op, rc, age);
 }
 
 
@@ -451,38 +471,32 @@ void
 ngx_http_ratelimit_redis_on_timeout(
     ngx_http_ratelimit_redis_command_t *command)
 {
-    ngx_uint_t                          hurried;
+    ratelimit_script_e                  op;
     ratelimit_breaker_e                 permit;
     ngx_http_ratelimit_query_t         *q;
     ngx_http_ratelimit_redis_t         *redis;
     ngx_http_ratelimit_redis_server_t  *server;
 
     q = command->query;
+    op = command->op;
     server = command->server;
     permit = command->permit;
     redis = server->redis;
 
     command->query = NULL;
 
-    if (q != NULL) {
+    if (q != NULL && op == RATELIMIT_SCRIPT_DECIDE) {
         ngx_http_ratelimit_redis_undo_expired(command, q);
     }
-
-    /* another Redis took most of the time: this one is not to be blamed */
-
-    hurried = (command->deadline - command->written < redis->timeout / 2);
 
     ngx_atomic_fetch_add(&redis->shared->timeouts, 1);
 
     ngx_http_ratelimit_redis_set_reason(server, NULL, "no reply within %Mms",
                                         redis->timeout);
     ngx_http_ratelimit_redis_connection_expire(&command->message);
+    ngx_http_ratelimit_redis_failure(server, permit);
 
-    if (!hurried) {
-        ngx_http_ratelimit_redis_failure(server, permit);
-    }
-
-    ngx_http_ratelimit_redis_done(q, NGX_ERROR, redis->timeout);
+    ngx_http_ratelimit_redis_done(q, op, NGX_ERROR, redis->timeout);
 }
 
 
@@ -492,8 +506,8 @@ ngx_http_ratelimit_redis_on_timeout(
  */
 
 static void
-ngx_http_ratelimit_redis_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc,
-    ngx_msec_t age)
+ngx_http_ratelimit_redis_done(ngx_http_ratelimit_query_t *q,
+    ratelimit_script_e op, ngx_int_t rc, ngx_msec_t age)
 {
     ngx_http_ratelimit_redis_t  *redis;
 
@@ -506,7 +520,9 @@ ngx_http_ratelimit_redis_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc,
         ngx_atomic_fetch_add(&redis->shared->fallbacks, 1);
 
     } else {
-        ngx_http_ratelimit_redis_mirror_charge(q);
+        if (op == RATELIMIT_SCRIPT_DECIDE) {
+            ngx_http_ratelimit_redis_mirror_charge(q);
+        }
 
         if (!q->allowed) {
             ngx_http_ratelimit_redis_deny_cache_add(q, age);

@@ -18,7 +18,6 @@ static ngx_int_t ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t refund);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_shm_punish(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
 
@@ -35,7 +34,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     ngx_http_ratelimit_shm_query,
     ngx_http_ratelimit_shm_cancel,
     ngx_http_ratelimit_shm_refund,
-    ngx_http_ratelimit_shm_punish,
+    NULL,
     ngx_http_ratelimit_shm_use
 };
 
@@ -71,13 +70,6 @@ ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
 
     ratelimit_table_refund(q->items, q->places, q->n, &clock,
                            ngx_http_ratelimit_self);
-}
-
-
-static void
-ngx_http_ratelimit_shm_punish(ngx_http_ratelimit_query_t *q)
-{
-    /* void: shared memory has rank 0, no store is asked before it */
 }
 
 

@@ -2,8 +2,8 @@
 /*
  * Queries: limits of any stores as one decision.  Most have limits in shared
  * memory alone, which decides at once.  Otherwise each store decides atomically
- * about its own limits; stores are asked one after the other, the fastest
- * first, and when one refuses, the others refund what they have charged.
+ * about its own limits: first shared memory, then all others at the same time.
+ * When one refuses, the others refund what they have charged.
  */
 
 
@@ -15,15 +15,24 @@
 #endif
 
 
+/* the limits of one store in a query */
+
+typedef struct {
+    ngx_http_ratelimit_query_t      query;
+    ngx_http_ratelimit_progress_t  *progress;
+    ngx_int_t                       rc;       /* NGX_DECLINED: not asked yet,
+                                                 NGX_AGAIN: asked */
+    ngx_uint_t                      charged;  /* if it allows */
+} ngx_http_ratelimit_part_t;
+
+
 /* how far a query has come on its way through the stores */
 
 struct ngx_http_ratelimit_progress_s {
     ngx_http_ratelimit_query_t     *query;
-    ngx_http_ratelimit_query_t      part;     /* what one store is asked */
-    ngx_uint_t                      first;    /* of the part in the query */
-    ngx_uint_t                      next;     /* to be asked */
-    ngx_uint_t                      recalled; /* where the part begins that is
-                                                 known to refuse; or n */
+    ngx_uint_t                      nparts;
+    ngx_uint_t                      waiting;  /* parts that have been asked */
+    ngx_http_ratelimit_part_t       parts[1];
 };
 
 
@@ -32,17 +41,22 @@ static ratelimit_inline ngx_int_t ngx_http_ratelimit_query_decide_n(
 static ratelimit_inline ngx_uint_t ngx_http_ratelimit_query_prepare(
     ngx_http_ratelimit_query_t *q, ngx_uint_t n);
 static ngx_int_t ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q);
-static ngx_int_t ngx_http_ratelimit_query_continue(
-    ngx_http_ratelimit_progress_t *progress);
+static ngx_http_ratelimit_progress_t *ngx_http_ratelimit_query_split(
+    ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_query_recall(
     ngx_http_ratelimit_progress_t *progress);
-static void ngx_http_ratelimit_query_part_done(
-    ngx_http_ratelimit_query_t *part, ngx_int_t rc);
+static void ngx_http_ratelimit_query_ask(ngx_http_ratelimit_part_t *part,
+    ngx_uint_t refused);
+static void ngx_http_ratelimit_query_part_done(ngx_http_ratelimit_query_t *q,
+    ngx_int_t rc);
+static void ngx_http_ratelimit_query_part_failed(
+    ngx_http_ratelimit_part_t *part);
 static ngx_int_t ngx_http_ratelimit_query_fall_back(
     ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_query_let_pass(ngx_http_ratelimit_query_t *q);
-static ngx_int_t ngx_http_ratelimit_query_refuse(
-    ngx_http_ratelimit_progress_t *progress, ngx_int_t rc);
+static ngx_int_t ngx_http_ratelimit_query_finish(
+    ngx_http_ratelimit_progress_t *progress);
+static void ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part);
 static ngx_uint_t ngx_http_ratelimit_query_part(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_http_ratelimit_query_t *part);
 static void ngx_http_ratelimit_query_slice(ngx_http_ratelimit_query_t *q,
@@ -164,7 +178,8 @@ ngx_http_ratelimit_query_look(ngx_http_ratelimit_query_t *q)
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t                      i;
+    ngx_uint_t                      i, refused;
+    ngx_http_ratelimit_part_t      *part;
     ngx_http_ratelimit_progress_t  *progress;
 
     q->allowed = 0;
@@ -175,127 +190,169 @@ ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q)
         q->subjects[i].stamp = 0;
     }
 
-    progress = ngx_palloc(q->pool, sizeof(ngx_http_ratelimit_progress_t));
+    progress = ngx_http_ratelimit_query_split(q);
     if (progress == NULL) {
         return ngx_http_ratelimit_query_fall_back(q);
     }
 
-    progress->query = q;
-    progress->next = 0;
-    progress->recalled = q->n;
-
     q->progress = progress;
-    q->started = ngx_current_msec;
 
-    return ngx_http_ratelimit_query_continue(progress);
-}
+    part = progress->parts;
+    refused = 0;
 
-
-/* asks store after store until one refuses, fails or has to be waited for */
-
-static ngx_int_t
-ngx_http_ratelimit_query_continue(ngx_http_ratelimit_progress_t *progress)
-{
-    ngx_int_t                    rc;
-    ngx_http_ratelimit_zone_t   *zone;
-    ngx_http_ratelimit_query_t  *q, *part;
-
-    q = progress->query;
-    part = &progress->part;
-
-    while (progress->next < q->n) {
-        progress->first = progress->next;
-        progress->next += ngx_http_ratelimit_query_part(q, progress->first,
-                                                        part);
-
-        part->done = ngx_http_ratelimit_query_part_done;
-        part->data = progress;
-
-        zone = part->subjects[0].use->zone;
-
-        if (zone->rank && ngx_http_ratelimit_query_recall(progress)) {
-            progress->next = progress->first;
-            return ngx_http_ratelimit_query_refuse(progress, NGX_OK);
-        }
-
-        rc = zone->store->decide(part);
-
-        if (rc == NGX_AGAIN) {
-            return NGX_AGAIN;
-        }
-
-        if (rc == NGX_ERROR) {
-            rc = ngx_http_ratelimit_query_fall_back(part);
-        }
-
-        if (rc != NGX_OK || !part->allowed) {
-            return ngx_http_ratelimit_query_refuse(progress, rc);
-        }
-
-        q->failed += part->failed;
+    if (part->query.subjects[0].use->zone->rank == 0) {
+        ngx_http_ratelimit_query_ask(part, 0);
+        refused = (part->rc != NGX_OK || !part->query.allowed);
     }
 
-    q->allowed = 1;
+    refused |= ngx_http_ratelimit_query_recall(progress);
 
-    return NGX_OK;
+    for (i = 0; i < progress->nparts; i++) {
+        if (progress->parts[i].rc == NGX_DECLINED) {
+            ngx_http_ratelimit_query_ask(&progress->parts[i], refused);
+        }
+    }
+
+    return progress->waiting ? NGX_AGAIN
+                             : ngx_http_ratelimit_query_finish(progress);
 }
 
 
-/*
- * Whether a limit that has not been asked is known to refuse: then the rest of
- * them is not asked, and nothing has to be refunded there.
- */
+static ngx_http_ratelimit_progress_t *
+ngx_http_ratelimit_query_split(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t                      i, n;
+    ngx_http_ratelimit_part_t      *part;
+    ngx_http_ratelimit_query_t      slice;
+    ngx_http_ratelimit_progress_t  *progress;
+
+    n = 0;
+
+    for (i = 0; i < q->n; n++) {
+        i += ngx_http_ratelimit_query_part(q, i, &slice);
+    }
+
+    progress = ngx_palloc(q->pool, sizeof(ngx_http_ratelimit_progress_t)
+                                   + (n - 1)
+                                     * sizeof(ngx_http_ratelimit_part_t));
+    if (progress == NULL) {
+        return NULL;
+    }
+
+    progress->query = q;
+    progress->nparts = n;
+    progress->waiting = 0;
+
+    part = progress->parts;
+
+    for (i = 0; i < q->n; part++) {
+        i += ngx_http_ratelimit_query_part(q, i, &part->query);
+
+        part->query.done = ngx_http_ratelimit_query_part_done;
+        part->query.data = part;
+        part->progress = progress;
+        part->rc = NGX_DECLINED;
+        part->charged = 0;
+    }
+
+    return progress;
+}
+
+
+/* whether a store that has not been asked is known to refuse */
 
 static ngx_uint_t
 ngx_http_ratelimit_query_recall(ngx_http_ratelimit_progress_t *progress)
 {
-    ngx_uint_t                         i, n;
-    ngx_http_ratelimit_query_t        *q, part;
+    ngx_uint_t                         i, refused;
+    ngx_http_ratelimit_part_t         *part;
     const ngx_http_ratelimit_store_t  *store;
 
-    q = progress->query;
+    refused = 0;
 
-    for (i = progress->first; i < q->n; i += n) {
-        n = ngx_http_ratelimit_query_part(q, i, &part);
+    for (i = 0; i < progress->nparts; i++) {
+        part = &progress->parts[i];
+        store = part->query.subjects[0].use->zone->store;
 
-        store = part.subjects[0].use->zone->store;
-
-        if (store->recall && store->recall(&part)) {
-            progress->recalled = i;
-            return 1;
+        if (part->rc == NGX_DECLINED && store->recall
+            && store->recall(&part->query))
+        {
+            part->rc = NGX_OK;
+            part->query.allowed = 0;
+            refused = 1;
         }
     }
 
-    return 0;
+    return refused;
+}
+
+
+/*
+ * A store that comes after a refusal does not charge, but it counts where
+ * refused requests count, and may know of a longer wait.
+ */
+
+static void
+ngx_http_ratelimit_query_ask(ngx_http_ratelimit_part_t *part,
+    ngx_uint_t refused)
+{
+    const ngx_http_ratelimit_store_t  *store;
+
+    store = part->query.subjects[0].use->zone->store;
+
+    if (refused) {
+        part->rc = store->look(&part->query);
+
+    } else {
+        part->charged = 1;
+        part->rc = store->decide(&part->query);
+    }
+
+    if (part->rc == NGX_AGAIN) {
+        part->progress->waiting++;
+
+    } else if (part->rc != NGX_OK) {
+        ngx_http_ratelimit_query_part_failed(part);
+    }
 }
 
 
 static void
-ngx_http_ratelimit_query_part_done(ngx_http_ratelimit_query_t *part,
-    ngx_int_t rc)
+ngx_http_ratelimit_query_part_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 {
-    ngx_http_ratelimit_query_t     *q;
+    ngx_http_ratelimit_part_t      *part;
+    ngx_http_ratelimit_query_t     *whole;
     ngx_http_ratelimit_progress_t  *progress;
 
-    progress = part->data;
-    q = progress->query;
+    part = q->data;
+    progress = part->progress;
+    whole = progress->query;
 
-    if (rc == NGX_ERROR) {
-        rc = ngx_http_ratelimit_query_fall_back(part);
+    part->rc = rc;
+
+    if (rc != NGX_OK) {
+        ngx_http_ratelimit_query_part_failed(part);
     }
 
-    if (rc == NGX_OK && part->allowed) {
-        q->failed += part->failed;
-        rc = ngx_http_ratelimit_query_continue(progress);
+    if (--progress->waiting == 0) {
+        whole->rc = ngx_http_ratelimit_query_finish(progress);
+        whole->done(whole, whole->rc);
+    }
+}
 
-    } else {
-        rc = ngx_http_ratelimit_query_refuse(progress, rc);
+
+static void
+ngx_http_ratelimit_query_part_failed(ngx_http_ratelimit_part_t *part)
+{
+    if (part->charged) {
+        part->rc = ngx_http_ratelimit_query_fall_back(&part->query);
+        return;
     }
 
-    if (rc != NGX_AGAIN) {
-        q->rc = rc;
-        q->done(q, rc);
-    }
+    ngx_http_ratelimit_query_let_pass(&part->query);
+
+    part->rc = NGX_OK;
+    part->query.allowed = 1;
 }
 
 
@@ -369,43 +426,84 @@ ngx_http_ratelimit_query_let_pass(ngx_http_ratelimit_query_t *q)
 }
 
 
-/*
- * A refusal, or a failure that refuses: stores that were asked before refund
- * their charges, those that come after count the request where refused ones
- * count.
- */
-
 static ngx_int_t
-ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_progress_t *progress,
-    ngx_int_t rc)
+ngx_http_ratelimit_query_finish(ngx_http_ratelimit_progress_t *progress)
 {
-    ngx_uint_t                   i, first;
-    ngx_http_ratelimit_query_t  *q, part;
+    ngx_int_t                    rc;
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_part_t   *part;
+    ngx_http_ratelimit_query_t  *q;
 
     q = progress->query;
-    q->allowed = 0;
+    rc = NGX_OK;
 
-    for (i = 0; i < progress->first; i++) {
-        if (q->items[i].insist) {
-            q->items[i].cost = 0;
+    q->allowed = 1;
+    q->failed = 0;
+
+    for (i = 0; i < progress->nparts; i++) {
+        part = &progress->parts[i];
+
+        if (part->rc == NGX_BUSY) {
+            rc = NGX_BUSY;
         }
+
+        q->allowed &= (part->rc == NGX_OK && part->query.allowed);
+        q->failed += part->query.failed;
     }
 
-    ngx_http_ratelimit_query_refund(q, 0, progress->first);
-
-    while (progress->next < q->n) {
-        first = progress->next;
-        progress->next += ngx_http_ratelimit_query_part(q, first, &part);
-
-        if (first == progress->recalled) {
-            continue;
+    if (!q->allowed) {
+        for (i = 0; i < progress->nparts; i++) {
+            ngx_http_ratelimit_query_refuse(&progress->parts[i]);
         }
-
-        part.subjects[0].use->zone->store->punish(&part);
-        ngx_http_ratelimit_query_let_pass(&part);
     }
 
     return rc;
+}
+
+
+/*
+ * The request is refused: charges are refunded, except where refused requests
+ * count.  If that leaves nothing, the client waits until the limit is whole.
+ */
+
+static void
+ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part)
+{
+    ngx_uint_t                   i;
+    ratelimit_item_t            *item;
+    ratelimit_verdict_t         *verdict;
+    ngx_http_ratelimit_query_t  *q;
+
+    q = &part->query;
+
+    if (part->rc != NGX_OK || !part->charged || !q->allowed) {
+        return;
+    }
+
+    for (i = 0; i < q->n; i++) {
+        item = &q->items[i];
+        verdict = &item->verdict;
+
+        if (!item->insist
+            || q->subjects[i].backend == NGX_HTTP_RATELIMIT_UNASKED)
+        {
+            continue;
+        }
+
+        if (q->subjects[i].backend != NGX_HTTP_RATELIMIT_REDIS) {
+            ratelimit_table_describe(item, &q->places[i], 1);
+        }
+
+        if (verdict->remaining < item->cost && verdict->reset_after) {
+            verdict->allowed = 0;
+            verdict->soft = 0;
+            verdict->retry_after = verdict->reset_after;
+        }
+
+        item->cost = 0;
+    }
+
+    ngx_http_ratelimit_query_refund(q, 0, q->n);
 }
 
 
@@ -504,14 +602,23 @@ void
 ngx_http_ratelimit_query_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t refund)
 {
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_part_t      *part;
     ngx_http_ratelimit_progress_t  *progress;
 
     progress = q->progress;
 
-    progress->part.subjects[0].use->zone->store->cancel(&progress->part,
-                                                        refund);
+    for (i = 0; i < progress->nparts; i++) {
+        part = &progress->parts[i];
 
-    if (refund) {
-        ngx_http_ratelimit_query_refund(q, 0, progress->first);
+        if (part->rc == NGX_AGAIN) {
+            part->query.subjects[0].use->zone->store->cancel(&part->query,
+                                                    refund && part->charged);
+
+        } else if (refund && part->rc == NGX_OK && part->charged
+                   && part->query.allowed)
+        {
+            ngx_http_ratelimit_query_refund(&part->query, 0, part->query.n);
+        }
     }
 }

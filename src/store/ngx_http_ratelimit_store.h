@@ -100,7 +100,6 @@ struct ngx_http_ratelimit_query_s {
 
     /* the store's own */
     ngx_http_ratelimit_progress_t  *progress;
-    ngx_msec_t                      started;
     void                           *pending;
 };
 
@@ -117,8 +116,10 @@ struct ngx_http_ratelimit_query_s {
  * cancel  done will not be called any more.  A charge, made or still to come,
  *         stays; with refund set, only that of an item without a cost does.
  * refund  refunds the items of an allowed query that have a cost
- * punish  another store refused the request: counts it where refused requests
- *         count
+ * look    another store refused the request: counts it where refused requests
+ *         count, and sets allowed and all verdicts as decide does, though
+ *         nothing else is charged.  NGX_DECLINED if that is not worth it.
+ *         NULL if no store is asked before this one.
  * use     a limit uses the zone; called while the configuration is read
  */
 
@@ -127,7 +128,7 @@ typedef struct {
     ngx_int_t   (*decide)(ngx_http_ratelimit_query_t *q);
     void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t refund);
     void        (*refund)(ngx_http_ratelimit_query_t *q);
-    void        (*punish)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*look)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
 } ngx_http_ratelimit_store_t;
 

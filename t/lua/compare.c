@@ -587,7 +587,7 @@ compare_receive(void)
             tap_note("%s", reply->str);
             compare_report(call, 0, "error", 1, 0);
 
-        } else if (call->op != RATELIMIT_SCRIPT_DECIDE) {
+        } else if (call->op == RATELIMIT_SCRIPT_REFUND) {
             if (reply->type != REDIS_REPLY_STATUS) {
                 compare_report(call, 0, "status", reply->type, 0);
             }

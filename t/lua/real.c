@@ -350,7 +350,9 @@ real_always_expires(ratelimit_algorithm_e algorithm)
 
         } else {
             reply = real_call(1 << algorithm, op, &item, keys, 1);
-            endless += (reply->type != REDIS_REPLY_STATUS);
+            endless += (reply->type != (op == RATELIMIT_SCRIPT_REFUND
+                                        ? REDIS_REPLY_STATUS
+                                        : REDIS_REPLY_STRING));
             freeReplyObject(reply);
         }
 

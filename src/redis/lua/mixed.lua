@@ -5,4 +5,4 @@
 
 local _, verdicts = decide(#KEYS, op == 'c')
 
---- include reply
+return verdicts

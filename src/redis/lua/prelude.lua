@@ -8,7 +8,7 @@
 --   c  decide: charges all limits if all allow the request, otherwise only
 --      those that count refused requests; returns their verdicts
 --   i  the request was refused elsewhere: charges the limits that count
---      refused requests; returns OK
+--      refused requests; returns the verdicts, also of the others
 --   r  refund: takes back the charges that have these stamps; returns OK
 --
 -- All numbers are integers below 2^53.

@@ -8,4 +8,5 @@ local i, admitted, verdicts = #KEYS, (op == 'c'), nil
 local key, argument = KEYS[i], ARGV[i + 1]
 
 --- algorithms limit
---- include reply
+
+return verdicts

@@ -1,5 +1,0 @@
-if op == 'i' then
-    return redis.status_reply('OK')
-end
-
-return verdicts

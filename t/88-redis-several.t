@@ -1,0 +1,228 @@
+#!/usr/bin/perl
+
+# One decision over several stores: two Redis of which one is in trouble, and
+# shared memory beside Redis.  If this fails, trouble of one Redis switches off
+# limits of another one, or clients are told to come back too early.
+
+use strict;
+use warnings;
+
+use Test::More;
+use Time::HiRes qw(sleep time);
+
+use lib 't/lib';
+use Clients;
+use Gateway;
+use RedisServer;
+use ScriptedRedis;
+
+my $left = RedisServer->start;
+my $right = RedisServer->start;
+my $slow = ScriptedRedis->start(upstream => $left, parts => {
+    slow => sub { return ['wait', 0.5], $_[1] },
+});
+my $gateway = Gateway->start(workers => 1, http => config());
+my $clients = Clients->new($gateway->{port});
+
+subtest 'a hung Redis and a healthy one' => \&hung;
+subtest 'a slow Redis and a dead one' => \&slow_and_dead;
+subtest 'one refuses, the other gets back' => \&refunded;
+subtest 'Retry-After of shared memory and Redis' => \&mixed;
+subtest 'a look is rare' => \&rare;
+subtest 'rejected=count beside another limit' => \&rejected;
+
+is($gateway->complaints, '', 'nothing to complain about');
+unlike($gateway->log, qr/exited on signal/, 'no worker has died');
+
+done_testing();
+
+
+sub config {
+    my %url = (left => $left, right => $right, early => $slow);
+    my $http = <<'END';
+add_header X-Status $ratelimit_status always;
+add_header X-Backend $ratelimit_backend always;
+add_header X-Time $request_time always;
+ratelimit_zone $arg_k zone=ip:1m rate=1r/m;
+ratelimit_zone $arg_k zone=shm:1m rate=1r/m;
+END
+
+    for my $name (sort keys %url) {
+        $http .= "ratelimit_redis $name redis://127.0.0.1:$url{$name}{port}"
+                 . " timeout=800ms;\n"
+                 . "ratelimit_zone \$arg_k zone=$name:1m rate=20r/d"
+                 . " redis=$name fail=open;\n"
+                 . "ratelimit_zone \$arg_k zone=$name-probe:1m"
+                 . " rate=1000000r/h redis=$name;\n";
+    }
+
+    $http .= <<'END';
+ratelimit_zone $arg_k zone=user:1m rate=1r/h redis=left;
+ratelimit_zone $arg_k zone=many:1m rate=1000r/d redis=left;
+END
+
+    return $http . Gateway->server(
+        '/two' => 'ratelimit zone=left; ratelimit zone=right;',
+        '/slow' => 'ratelimit zone=early; ratelimit zone=right;',
+        '/left' => 'ratelimit zone=left cost=0;',
+        '/right' => 'ratelimit zone=right cost=0;',
+        '/only/right' => 'ratelimit zone=right;',
+        '/mixed' => 'ratelimit zone=ip; ratelimit zone=user;',
+        '/rare' => 'ratelimit zone=ip; ratelimit zone=many;',
+        '/rejected/shm' => 'ratelimit zone=shm;
+                            ratelimit zone=shm name=r rate=3r/h
+                                      rejected=count;',
+        '/rejected/redis' => 'ratelimit zone=user name=q rate=1r/m;
+                              ratelimit zone=user name=r rate=3r/h
+                                        rejected=count;',
+        '/rejected/mixed' => 'ratelimit zone=shm;
+                              ratelimit zone=user name=s rate=3r/h
+                                        rejected=count;',
+        map { ("/probe/$_" => "ratelimit zone=$_-probe;") } keys %url,
+    );
+}
+
+
+sub well {
+    for my $name (@_) {
+        Gateway::await(sub {
+            my $answer = $clients->ask("GET /probe/$name?k=p");
+
+            return ($answer->{field}{'x-backend'} // '') eq 'redis';
+        }, "$name to be well");
+    }
+}
+
+
+sub field {
+    my ($name, @answers) = @_;
+
+    return join ' ', map { $_->{field}{$name} // '-' } @answers;
+}
+
+
+# limits of the one hold, whatever the other one does
+
+sub hung {
+    well(qw(left right));
+    $left->pause;
+
+    my @all = map { $clients->send('GET /two?k=a') } 1 .. 60;
+
+    Clients::await_answers(60, @all);
+    is_deeply(Clients::tally(map { $_->{answers}[0] } @all),
+              { 200 => 20, 429 => 40 }, 'exactly as many as the limit says');
+
+    @all = $clients->series((['GET /two?k=b']) x 40);
+    is_deeply(Clients::tally(@all), { 200 => 20, 429 => 20 },
+              'one after the other, too');
+    unlike($gateway->log, qr/redis "right" is/, 'the other one is not blamed');
+    $left->resume;
+}
+
+
+sub slow_and_dead {
+    well(qw(early right));
+    $slow->play('slow');
+    $right->pause;
+
+    my $log = length $gateway->log;
+    my @all = $clients->series((['GET /slow?k=c']) x 8);
+
+    is_deeply(Clients::tally(@all), { 200 => 8 }, 'all pass');
+    like(substr($gateway->log, $log), qr/redis "right" is .*no (?:reply|answer)/,
+         'the dead one is marked down');
+    unlike(substr($gateway->log, $log), qr/redis "early" is/,
+           'the slow one is not');
+    $right->resume;
+    $slow->play('honest');
+}
+
+
+sub refunded {
+    well(qw(left right));
+
+    my @used = $clients->series((['GET /only/right?k=d']) x 20);
+
+    is_deeply(Clients::tally(@used), { 200 => 20 }, 'one limit is used up');
+
+    my @all = map { $clients->send('GET /two?k=d') } 1 .. 10;
+
+    Clients::await_answers(10, @all);
+    is_deeply(Clients::tally(map { $_->{answers}[0] } @all), { 429 => 10 },
+              'it refuses');
+    Gateway::await(sub {
+        my $answer = $clients->ask('GET /left?k=d');
+
+        return field('x-ratelimit-remaining', $answer) eq '20';
+    }, 'the other one to be whole');
+    pass('the other one has nothing charged');
+}
+
+
+sub mixed {
+    well('left');
+
+    my @answers = $clients->series((['GET /mixed?k=e']) x 3);
+
+    is_deeply([map { $_->{status} } @answers], [200, 429, 429],
+              'one is admitted');
+
+    for my $answer (@answers[1, 2]) {
+        cmp_ok(field('retry-after', $answer), '>', 100,
+               'the longest wait is told');
+        like($answer->{body}, qr/"ip".*"user"/, 'and both that refuse');
+    }
+
+    # Redis alone would admit
+
+    @answers = $clients->series((['GET /rare?k=e2']) x 3);
+    cmp_ok(field('retry-after', $answers[2]), '<=', 100,
+           'a limit that would admit is not waited for');
+    unlike($answers[2]{body}, qr/"many"/, 'nor named');
+}
+
+
+# whatever the number of refusals by shared memory
+
+sub rare {
+    well('left');
+    $clients->ask('GET /rare?k=f');
+
+    my $calls = $left->calls('evalsha');
+    my $start = time;
+
+    $clients->series((['GET /rare?k=f']) x 1000);
+
+    my $seconds = time - $start;
+
+    cmp_ok($left->calls('evalsha') - $calls, '<=', 2 + $seconds,
+           'Redis is asked once a second');
+
+    $clients->ask('GET /mixed?k=f2');
+    $calls = $left->calls('evalsha');
+    $start = time;
+    $clients->series((['GET /mixed?k=f2']) x 1000);
+    $seconds = time - $start;
+    cmp_ok($left->calls('evalsha') - $calls, '<=', 2 + $seconds,
+           'when it refuses, too');
+}
+
+
+# the third refusal uses up what the second limit has
+
+sub rejected {
+    well('left');
+
+    for my $where (qw(shm redis mixed)) {
+        my @answers = $clients->series((["GET /rejected/$where?k=g-$where"])
+                                       x 3);
+
+        is_deeply([map { $_->{status} } @answers], [200, 429, 429],
+                  "$where: one is admitted");
+        cmp_ok(field('retry-after', $answers[1]), '<=', 100,
+               'the first refusal leaves one');
+        cmp_ok(field('retry-after', $answers[2]), '>', 100,
+               'the second leaves none');
+    }
+}
