@@ -44,6 +44,8 @@ static inline void ratelimit_window_sum(const ratelimit_shape_t *shape,
     uint64_t total, ratelimit_window_sum_t *sum);
 static inline uint64_t ratelimit_window_share(const ratelimit_rule_t *rule,
     uint64_t count, uint64_t elapsed);
+static inline uint64_t ratelimit_window_least(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, uint64_t count);
 static inline uint64_t ratelimit_window_occupied(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, const ratelimit_window_t *window);
 static inline uint64_t ratelimit_sliding_window_used(
@@ -199,6 +201,20 @@ ratelimit_window_share(const ratelimit_rule_t *rule, uint64_t count,
 
 
 /*
+ * However little of a sub-window is still inside the period, all of its
+ * requests may have come at its end: what is taken to have left is never more
+ * than a sub-window's part of the ceiling.
+ */
+
+static inline uint64_t
+ratelimit_window_least(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, uint64_t count)
+{
+    return ratelimit_sub(count, rule->ceiling / shape->buckets);
+}
+
+
+/*
  * The counters that count, a bit for each: that of the oldest sub-window is the
  * lowest, that of the current one is at buckets.
  */
@@ -228,10 +244,15 @@ ratelimit_sliding_window_used(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t total,
     ratelimit_window_t *window, ratelimit_window_sum_t *sum)
 {
+    uint64_t  share, least;
+
     ratelimit_window_load(shape, rule, state, clock->now, window);
     ratelimit_window_sum(shape, state, window, total, sum);
 
-    return sum->full + ratelimit_window_share(rule, sum->old, window->elapsed);
+    share = ratelimit_window_share(rule, sum->old, window->elapsed);
+    least = ratelimit_window_least(shape, rule, sum->old);
+
+    return sum->full + ratelimit_max(share, least);
 }
 
 
@@ -296,7 +317,8 @@ ratelimit_sliding_window_describe(const ratelimit_shape_t *shape,
 
 /*
  * The time until no more than room is used: looks into the sub-windows to
- * come, in each of which the share of the oldest one falls steadily.
+ * come, in each of which the share of the oldest one falls steadily, though
+ * not below its least.
  */
 
 static uint64_t
@@ -327,7 +349,10 @@ ratelimit_sliding_window_retry(const ratelimit_shape_t *shape,
     units = window->ahead + steps * rule->period;
     room = ratelimit_sub(room, sum.full);
 
-    if (sum.old > room) {
+    if (ratelimit_window_least(shape, rule, sum.old) > room) {
+        units += rule->period;
+
+    } else if (sum.old > room) {
         units += rule->period - ratelimit_muldiv(room, rule->period, sum.old);
     }
 

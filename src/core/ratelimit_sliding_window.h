@@ -5,7 +5,8 @@
  * A period is cut into sub-windows, on a grid of exact rational steps of
  * period / buckets.  Counted are the requests of the newest "buckets" of them,
  * and of the one before these the share that is still inside the period,
- * rounded up.
+ * rounded up, though no more than a sub-window's part of the ceiling is taken
+ * to have left: so any period has at most ceiling + ceiling / buckets.
  *
  * state[0]  index of the newest sub-window
  * then      buckets + 1 counters of shape->width bytes; the one of sub-window

@@ -160,8 +160,8 @@ $table
   each answer by itself it was 0.61 for both, and with 40,000 requests a round
   instead of 100,000 it was 0.66 and 0.83.
 - **accuracy**: decisions that an exact log makes otherwise, see below. A bound
-  on the attacks is 2*N* - 1, which is what [algorithms.md](algorithms.md) says
-  of the worst client.
+  on the attacks is *N* + *N* / 10, which is what [algorithms.md](algorithms.md)
+  says of the worst client.
 
 
 END

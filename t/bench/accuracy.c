@@ -165,7 +165,7 @@ accuracy_decide(accuracy_client_t *client, uint64_t now)
     ratelimit_clock_t        clock;
     static ratelimit_rule_t  rule = {
         ACCURACY_LIMIT, ACCURACY_PERIOD, ACCURACY_LIMIT, ACCURACY_LIMIT,
-        RATELIMIT_NODELAY, 0, 0
+        RATELIMIT_NODELAY, 0
     };
 
     memset(&item, 0, sizeof(ratelimit_item_t));

@@ -320,7 +320,8 @@ clock_kept(const clock_run_t *run, unsigned first, unsigned last)
     case RATELIMIT_SLIDING_WINDOW:
 
         /* each step may move the grid by less than a sub-window */
-        return (span >= W || sum <= C + (1 + run->backs) * run->share);
+        return (span >= W || sum <= C + C / run->world.shape.buckets
+                                    + run->backs * run->share);
 
     case RATELIMIT_SLIDING_LOG:
         return (span >= W || sum <= C);

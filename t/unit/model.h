@@ -131,7 +131,7 @@ model_sum(const model_t *m, model_int_t from, model_int_t to)
 static model_int_t
 model_used_sliding(const model_t *m, model_int_t t)
 {
-    model_int_t  i, last, inside, B, W;
+    model_int_t  i, last, inside, left, B, W;
 
     B = m->buckets;
     W = m->rule->period;
@@ -150,7 +150,12 @@ model_used_sliding(const model_t *m, model_int_t t)
 
     last = model_sum(m, i - B, i - B);
 
-    return model_sum(m, i - B + 1, i) + model_ceil(last * inside, W);
+    /* no more than a sub-window's part of the ceiling is taken to have left */
+
+    left = model_max(model_ceil(last * inside, W),
+                     last - (model_int_t) (m->rule->ceiling / m->buckets));
+
+    return model_sum(m, i - B + 1, i) + left;
 }
 
 

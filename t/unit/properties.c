@@ -73,9 +73,7 @@ static void properties_copy(world_t *w);
 static void properties_expires(world_t *w, const ratelimit_verdict_t *v);
 static uint64_t properties_sum(const properties_run_t *run, unsigned last,
     uint64_t span);
-static uint64_t properties_share(const properties_run_t *run);
-static int properties_kept(const properties_run_t *run, unsigned last,
-    uint64_t share);
+static int properties_kept(const properties_run_t *run, unsigned last);
 static int properties_bucket_kept(const properties_run_t *run, unsigned last);
 
 
@@ -357,36 +355,6 @@ properties_sum(const properties_run_t *run, unsigned last, uint64_t span)
 }
 
 
-/* the most that was admitted in one sub-window */
-
-static uint64_t
-properties_share(const properties_run_t *run)
-{
-    uint64_t        sum, most;
-    unsigned        i, j;
-    const model_t  *m;
-
-    m = &run->world.model;
-    most = 0;
-
-    for (i = 0; i < run->n; i++) {
-        sum = 0;
-
-        for (j = 0; j < run->n; j++) {
-            if (model_index(m, run->admitted[i].time)
-                == model_index(m, run->admitted[j].time))
-            {
-                sum += run->admitted[j].cost;
-            }
-        }
-
-        most = (sum > most) ? sum : most;
-    }
-
-    return most;
-}
-
-
 /* in any time t no more than the bucket holds and t brings */
 
 static int
@@ -422,7 +390,7 @@ properties_bucket_kept(const properties_run_t *run, unsigned last)
 
 
 static int
-properties_kept(const properties_run_t *run, unsigned last, uint64_t share)
+properties_kept(const properties_run_t *run, unsigned last)
 {
     uint64_t  sum, C, W;
     unsigned  i;
@@ -446,7 +414,8 @@ properties_kept(const properties_run_t *run, unsigned last, uint64_t share)
     case RATELIMIT_SLIDING_WINDOW:
 
         /* the oldest sub-window may have been full at its end */
-        return (properties_sum(run, last, W) <= C + share);
+        return (properties_sum(run, last, W)
+                <= C + C / run->world.shape.buckets);
 
     case RATELIMIT_SLIDING_LOG:
         return (properties_sum(run, last, W) <= C);
@@ -460,7 +429,6 @@ properties_kept(const properties_run_t *run, unsigned last, uint64_t share)
 static void
 properties_world(ratelimit_algorithm_e algorithm)
 {
-    uint64_t             share;
     unsigned             i;
     ratelimit_verdict_t  v;
 
@@ -480,11 +448,9 @@ properties_world(ratelimit_algorithm_e algorithm)
         properties_step(&run, &v);
     }
 
-    share = properties_share(&run);
-
     for (i = 0; i < run.n && !run.forced; i++) {
         property_check(&properties[PROPERTIES_PROMISE], &run.world,
-                       properties_kept(&run, i, share), "broken");
+                       properties_kept(&run, i), "broken");
     }
 
     world_close(&run.world);

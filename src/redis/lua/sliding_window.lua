@@ -1,6 +1,7 @@
 -- A period is cut into sub-windows, each of period / buckets.  Counted are the
 -- requests of the newest "buckets" sub-windows, and of the one before them the
--- share that is still inside the period, rounded up.
+-- share that is still inside the period, rounded up; but no more of them than a
+-- sub-window's part of the ceiling are taken to have left.
 --
 --   5 bytes  index of the newest sub-window, modulo 2^40; with buckets=1 there
 --            are 4 bytes, modulo 2^32
@@ -136,12 +137,13 @@ local old = unpack(kind, state, ring + index % buckets * width + 1)
 
 sum = (sum > old) and sum or old
 
-local used = count + sum
+local used, part = count + sum, (ceiling - ceiling % buckets) / buckets
 
 if old > 0 and elapsed > 0 then
     local share, rest = divide(old, period - elapsed, 0, period)
 
-    used = used - old + ((rest > 0) and share + 1 or share)
+    share = (rest > 0) and share + 1 or share
+    used = used - ((old - share < part) and old - share or part)
 end
 
 --- include window
@@ -175,7 +177,7 @@ if not allowed or cost == 0 then
 
         -- retry: until no more than "room" is used.  Goes through the coming
         -- sub-windows, in each of which the share of the oldest one decreases
-        -- steadily.
+        -- steadily, though by no more than that part.
 
         local room, full = ceiling - cost, count + sum - old
         local wait, back = ahead, buckets
@@ -189,7 +191,10 @@ if not allowed or cost == 0 then
 
         room = (room > full) and room - full or 0
 
-        if old > room then
+        if old > room + part then
+            wait = wait + period
+
+        elseif old > room then
             wait = wait + period - divide(room, period, 0, old)
         end
 
