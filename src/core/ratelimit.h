@@ -36,6 +36,15 @@
 
 #define RATELIMIT_NODELAY       UINT64_MAX
 
+/*
+ * A reservation that is settled neither way, because its worker was killed, is
+ * forgotten after one to two of these.
+ */
+#define RATELIMIT_RESERVED_TIME  (300 * RATELIMIT_SECOND)
+
+/* marks the stamp of a charge that is a reservation */
+#define RATELIMIT_RESERVED      ((uint64_t) 1 << 63)
+
 
 /*
  * The registry.  An algorithm has one base name: it is a traits struct,
@@ -74,6 +83,8 @@ typedef struct {
     uint32_t                        width;    /* bytes of a counter, 2 or 4 */
     uint32_t                        ring;     /* times that a log has room for,
                                                  one more than any ceiling */
+    uint32_t                        reserves; /* a bucket has room for
+                                                 reservations */
 } ratelimit_shape_t;
 
 
@@ -146,6 +157,7 @@ typedef struct {
     uint64_t                        cost;
     ratelimit_verdict_t             verdict;
     uint8_t                         insist;   /* count it if refused, too */
+    uint8_t                         reserve;  /* it may turn out not to count */
 } ratelimit_item_t;
 
 
@@ -185,7 +197,12 @@ typedef void (*ratelimit_charge_pt)(const ratelimit_shape_t *shape,
  * describe  sets the figures of a verdict that look has set: those of the time
  *           after the charge if it allows the cost.  The cost is 0 if the state
  *           contains the charge already.
- * refund    takes back a charge that was stamped so.
+ * reserve   holds the cost of a request of which it is not known yet whether it
+ *           counts: it takes room like a charge, but nothing of it returns.
+ *           Gives the stamp that commit or refund need; NULL if a charge is as
+ *           good.
+ * commit    counts a reservation that was stamped so, from now on.
+ * refund    takes back a charge, or a reservation, that was stamped so.
  * expires   the time from which on the state equals one never seen.
  * past      states whose first word is below this have expired; the period is
  *           0 if it is not known.  NULL if only expires can tell.
@@ -215,6 +232,12 @@ typedef struct {
     ratelimit_charge_pt             punish;
     ratelimit_look_pt               describe;
 
+    uint64_t  (*reserve)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, ratelimit_state_t *state,
+        const ratelimit_clock_t *clock, uint64_t cost);
+    void   (*commit)(const ratelimit_shape_t *shape,
+        const ratelimit_rule_t *rule, ratelimit_state_t *state,
+        const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
     void   (*refund)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, ratelimit_state_t *state,
         const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);

@@ -7,16 +7,23 @@
 #include "core/ratelimit_bucket.h"
 
 
+static uint64_t ratelimit_bucket_epoch(const ratelimit_state_t *state,
+    uint64_t now);
+static unsigned ratelimit_bucket_half(uint64_t epoch);
+static void ratelimit_bucket_release(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, uint64_t stamp, uint64_t cost);
+
+
 void
-ratelimit_bucket_describe(const ratelimit_rule_t *rule,
-    const ratelimit_state_t *state, const ratelimit_clock_t *clock,
-    uint64_t cost, uint64_t wait, uint64_t above,
-    ratelimit_verdict_t *verdict)
+ratelimit_bucket_describe(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost, uint64_t wait,
+    uint64_t above, ratelimit_verdict_t *verdict)
 {
     uint64_t            used, part, sum, level;
     ratelimit_bucket_t  bucket;
 
-    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+    ratelimit_bucket_load_all(shape, rule, state, clock->now, &bucket);
 
     used = ratelimit_div(bucket.level, rule->period);
     part = bucket.level - used * rule->period;
@@ -64,7 +71,7 @@ ratelimit_bucket_punish(const ratelimit_shape_t *shape,
 {
     ratelimit_bucket_t  bucket;
 
-    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+    ratelimit_bucket_load_all(shape, rule, state, clock->now, &bucket);
 
     if (cost == 0 || bucket.level >= rule->ceiling * rule->period) {
         ratelimit_bucket_charge(shape, rule, state, clock, 0, verdict);
@@ -73,7 +80,145 @@ ratelimit_bucket_punish(const ratelimit_shape_t *shape,
 
     state[0] = clock->now + bucket.lead;
     ratelimit_store_barrier();
-    state[1] = rule->ceiling;
+    state[1] = rule->ceiling - bucket.reserved / rule->period;
+}
+
+
+/* the epoch that is now, or that of a worker whose clock is a little ahead */
+
+static uint64_t
+ratelimit_bucket_epoch(const ratelimit_state_t *state, uint64_t now)
+{
+    uint64_t  epoch;
+
+    epoch = now / RATELIMIT_RESERVED_TIME;
+
+    return (state[3] && state[2] == epoch + 1) ? state[2] : epoch;
+}
+
+
+/* where the count of an epoch stands in its word */
+
+static unsigned
+ratelimit_bucket_half(uint64_t epoch)
+{
+    return 32 * (epoch & 1);
+}
+
+
+/* as if all of it were taken just now */
+
+void
+ratelimit_bucket_add_reserved(const ratelimit_rule_t *rule,
+    const ratelimit_state_t *state, uint64_t now, ratelimit_bucket_t *bucket)
+{
+    uint64_t  epoch, reserved, used;
+
+    reserved = 0;
+    epoch = ratelimit_bucket_epoch(state, now);
+
+    if (state[2] == epoch) {
+        reserved = (state[3] & UINT32_MAX) + (state[3] >> 32);
+
+    } else if (state[2] + 1 == epoch) {
+        reserved = state[3] >> ratelimit_bucket_half(state[2]) & UINT32_MAX;
+    }
+
+    if (reserved == 0) {
+        return;
+    }
+
+    used = ratelimit_div(bucket->level, rule->period);
+
+    if (used + reserved >= rule->ceiling + 2 * rule->limit) {
+
+        /* under another rule: the level has an end */
+
+        reserved = ratelimit_min(reserved,
+                       ratelimit_sub(RATELIMIT_BUCKET_MAX_LEVEL / rule->period,
+                                     used + 1));
+    }
+
+    bucket->reserved = reserved * rule->period;
+    bucket->level += bucket->reserved;
+}
+
+
+uint64_t
+ratelimit_bucket_reserve(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost)
+{
+    uint64_t            epoch, last, count;
+    unsigned            half;
+    ratelimit_bucket_t  bucket;
+
+    (void) shape;
+
+    /* what has returned is settled, as by a charge */
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+
+    if (bucket.level) {
+        state[0] = bucket.since;
+        ratelimit_store_barrier();
+        state[1] = bucket.taken;
+
+    } else {
+        state[1] = 0;
+    }
+
+    epoch = ratelimit_bucket_epoch(state, clock->now);
+    half = ratelimit_bucket_half(epoch);
+
+    if (state[2] != epoch) {
+        last = (uint64_t) UINT32_MAX << ratelimit_bucket_half(state[2]);
+
+        state[3] = (state[2] + 1 == epoch) ? state[3] & last : 0;
+        ratelimit_store_barrier();
+        state[2] = epoch;
+    }
+
+    count = state[3] >> half & UINT32_MAX;
+    state[3] += ratelimit_min(cost, UINT32_MAX - count) << half;
+
+    return RATELIMIT_RESERVED | epoch;
+}
+
+
+/* what is forgotten already can't be released */
+
+static void
+ratelimit_bucket_release(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, uint64_t stamp, uint64_t cost)
+{
+    uint64_t  epoch, count;
+    unsigned  half;
+
+    epoch = stamp & ~RATELIMIT_RESERVED;
+    half = ratelimit_bucket_half(epoch);
+
+    if (shape->reserves && (state[2] == epoch || state[2] == epoch + 1)) {
+        count = state[3] >> half & UINT32_MAX;
+        state[3] -= ratelimit_min(cost, count) << half;
+    }
+}
+
+
+/* a worker killed in between leaves too much used, never too little */
+
+void
+ratelimit_bucket_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
+{
+    if (!(stamp & RATELIMIT_RESERVED)) {
+        return;
+    }
+
+    ratelimit_bucket_charge(shape, rule, state, clock, cost, NULL);
+    ratelimit_store_barrier();
+    ratelimit_bucket_release(shape, state, stamp, cost);
 }
 
 
@@ -90,7 +235,10 @@ ratelimit_bucket_refund(const ratelimit_shape_t *shape,
 {
     uint64_t  lost, left;
 
-    (void) shape;
+    if (stamp & RATELIMIT_RESERVED) {
+        ratelimit_bucket_release(shape, state, stamp, cost);
+        return;
+    }
 
     if (state[0] > stamp) {
         return;
@@ -115,26 +263,32 @@ uint64_t
 ratelimit_bucket_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state)
 {
-    uint64_t  taken;
+    uint64_t  taken, expires, epoch;
 
-    (void) shape;
+    expires = 0;
 
-    if (state[1] == 0) {
-        return 0;
+    if (state[1]) {
+        taken = ratelimit_bucket_bound(rule, state[1]);
+        expires = state[0] + ratelimit_muldiv_ceil(taken, rule->period,
+                                                   rule->limit);
     }
 
-    taken = ratelimit_bucket_bound(rule, state[1]);
+    if (!shape->reserves || state[3] == 0) {
+        return expires;
+    }
 
-    return state[0] + ratelimit_muldiv_ceil(taken, rule->period, rule->limit);
+    epoch = state[2]
+            + (state[3] >> ratelimit_bucket_half(state[2]) & UINT32_MAX
+               ? 2 : 1);
+
+    return ratelimit_max(expires, epoch * RATELIMIT_RESERVED_TIME);
 }
 
 
 size_t
 ratelimit_bucket_size(const ratelimit_shape_t *shape)
 {
-    (void) shape;
-
-    return 2 * sizeof(ratelimit_state_t);
+    return (shape->reserves ? 4 : 2) * sizeof(ratelimit_state_t);
 }
 
 
@@ -142,8 +296,10 @@ void
 ratelimit_bucket_copy(const ratelimit_shape_t *shape, ratelimit_state_t *state,
     const ratelimit_shape_t *from_shape, const ratelimit_state_t *from)
 {
-    (void) shape;
-    (void) from_shape;
+    if (shape->reserves) {
+        state[3] = from_shape->reserves ? from[3] : 0;
+        state[2] = from_shape->reserves ? from[2] : 0;
+    }
 
     state[0] = from[0];
     ratelimit_store_barrier();

@@ -7,6 +7,13 @@
  * state[0]  since
  * state[1]  taken
  *
+ * If the shape reserves, there is also what was reserved and not settled yet.
+ * It is kept apart, because nothing of it returns:
+ *
+ * state[2]  the epoch of the last reservation, RATELIMIT_RESERVED_TIME each
+ * state[3]  what was reserved in that epoch and in the one before it: that of
+ *           even epochs in the lower half, that of odd ones in the upper
+ *
  * The exact level of a bucket is a fraction with the period as denominator;
  * so levels are kept multiplied by the period.  A level falls by N each
  * microsecond.
@@ -33,6 +40,8 @@ typedef struct {
     uint64_t                        taken;
     uint64_t                        level;    /* taken and not returned yet,
                                                  times period; 0 if whole */
+    uint64_t                        reserved; /* that part of the level that
+                                                 does not fall */
     uint64_t                        lead;     /* since is so much after now:
                                                  another worker's clock is a
                                                  little ahead */
@@ -44,10 +53,14 @@ typedef struct {
  * Describes as an algorithm does; wait is the longest that admit allows, and
  * what is taken above so many requests is excess.
  */
-void ratelimit_bucket_describe(const ratelimit_rule_t *rule,
-    const ratelimit_state_t *state, const ratelimit_clock_t *clock,
-    uint64_t cost, uint64_t wait, uint64_t above,
-    ratelimit_verdict_t *verdict);
+void ratelimit_bucket_describe(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost, uint64_t wait,
+    uint64_t above, ratelimit_verdict_t *verdict);
+
+/* adds what is reserved to a bucket that was loaded */
+void ratelimit_bucket_add_reserved(const ratelimit_rule_t *rule,
+    const ratelimit_state_t *state, uint64_t now, ratelimit_bucket_t *bucket);
 
 /* the same for both buckets, see ratelimit_algorithm_t */
 
@@ -55,6 +68,12 @@ void ratelimit_bucket_punish(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     const ratelimit_verdict_t *verdict);
+uint64_t ratelimit_bucket_reserve(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost);
+void ratelimit_bucket_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 void ratelimit_bucket_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
@@ -111,7 +130,7 @@ ratelimit_bucket_fold(const ratelimit_rule_t *rule, ratelimit_bucket_t *bucket,
 }
 
 
-/* the bucket as it is now */
+/* the bucket as it is now, but for what is reserved */
 
 static ratelimit_inline void
 ratelimit_bucket_load(const ratelimit_rule_t *rule,
@@ -122,6 +141,7 @@ ratelimit_bucket_load(const ratelimit_rule_t *rule,
     bucket->since = state[0];
     bucket->taken = state[1];
     bucket->level = 0;
+    bucket->reserved = 0;
     bucket->lead = 0;
     bucket->rebase = 0;
 
@@ -153,6 +173,19 @@ ratelimit_bucket_load(const ratelimit_rule_t *rule,
     returned = elapsed * rule->limit;
 
     bucket->level = ratelimit_sub(level, returned);
+}
+
+
+static ratelimit_inline void
+ratelimit_bucket_load_all(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
+    ratelimit_bucket_t *bucket)
+{
+    ratelimit_bucket_load(rule, state, now, bucket);
+
+    if (shape->reserves) {
+        ratelimit_bucket_add_reserved(rule, state, now, bucket);
+    }
 }
 
 
@@ -276,14 +309,26 @@ ratelimit_bucket_admit(const ratelimit_rule_t *rule,
 }
 
 
-/* when the bucket will be whole, which is before the charge is */
+/* when all that was taken will have returned, which is before the charge has */
 
 static ratelimit_inline uint64_t
-ratelimit_bucket_stamp(const ratelimit_rule_t *rule,
-    const ratelimit_bucket_t *bucket, const ratelimit_clock_t *clock)
+ratelimit_bucket_stamp(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_bucket_t *bucket,
+    const ratelimit_clock_t *clock)
 {
-    return clock->now
-           + bucket->lead + ratelimit_div_ceil(bucket->level, rule->limit);
+    uint64_t  stamp;
+
+    stamp = clock->now + bucket->lead
+            + ratelimit_div_ceil(bucket->level - bucket->reserved,
+                                 rule->limit);
+
+    /* one so far in the future would be taken for that of a reservation */
+
+    if (shape->reserves) {
+        stamp = ratelimit_min(stamp, RATELIMIT_RESERVED - 1);
+    }
+
+    return stamp;
 }
 
 
@@ -295,13 +340,11 @@ ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
 {
     ratelimit_bucket_t  bucket;
 
-    (void) shape;
-
-    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+    ratelimit_bucket_load_all(shape, rule, state, clock->now, &bucket);
     ratelimit_bucket_admit(rule, &bucket, cost, rule->wait, verdict);
 
     verdict->rebase = bucket.rebase;
-    verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
+    verdict->stamp = ratelimit_bucket_stamp(shape, rule, &bucket, clock);
 }
 
 
@@ -336,13 +379,11 @@ ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
 {
     ratelimit_bucket_t  bucket;
 
-    (void) shape;
-
-    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+    ratelimit_bucket_load_all(shape, rule, state, clock->now, &bucket);
     ratelimit_bucket_admit(rule, &bucket, cost, 0, verdict);
 
     verdict->rebase = bucket.rebase;
-    verdict->stamp = ratelimit_bucket_stamp(rule, &bucket, clock);
+    verdict->stamp = ratelimit_bucket_stamp(shape, rule, &bucket, clock);
 
     ratelimit_leaky_bucket_delay(rule, &bucket, cost, verdict);
 }

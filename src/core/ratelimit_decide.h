@@ -41,6 +41,17 @@ static ratelimit_inline void
 ratelimit_item_charge(ratelimit_item_t *item, const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, ratelimit_charge_pt charge)
 {
+    const ratelimit_algorithm_t  *algorithm;
+
+    if (shape->reserves && item->reserve && item->cost) {
+        algorithm = ratelimit_algorithms[shape->algorithm];
+
+        item->verdict.stamp = algorithm->reserve(shape, item->rule,
+                                                 item->state, clock,
+                                                 item->cost);
+        return;
+    }
+
     charge(shape, item->rule, item->state, clock, item->cost, &item->verdict);
 }
 

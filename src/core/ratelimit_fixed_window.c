@@ -38,6 +38,8 @@ const ratelimit_algorithm_t  ratelimit_fixed_window = {
     ratelimit_fixed_window_charge,
     ratelimit_fixed_window_charge,         /* punish */
     ratelimit_fixed_window_describe,
+    NULL,                                  /* reserve */
+    NULL,                                  /* commit */
     ratelimit_fixed_window_refund,
     ratelimit_fixed_window_expires,
     ratelimit_fixed_window_past,

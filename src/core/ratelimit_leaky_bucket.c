@@ -27,6 +27,8 @@ const ratelimit_algorithm_t  ratelimit_leaky_bucket = {
     ratelimit_bucket_charge,
     ratelimit_bucket_punish,
     ratelimit_leaky_bucket_describe,
+    ratelimit_bucket_reserve,
+    ratelimit_bucket_commit,
     ratelimit_bucket_refund,
     ratelimit_bucket_expires,
     NULL,                                  /* past */
@@ -43,8 +45,6 @@ ratelimit_leaky_bucket_describe(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)
 {
-    (void) shape;
-
-    ratelimit_bucket_describe(rule, state, clock, cost, 0, 1,
+    ratelimit_bucket_describe(shape, rule, state, clock, cost, 0, 1,
                               verdict);
 }

@@ -65,6 +65,8 @@ const ratelimit_algorithm_t  ratelimit_sliding_log = {
     ratelimit_sliding_log_charge,
     ratelimit_sliding_log_charge,          /* punish */
     ratelimit_sliding_log_describe,
+    NULL,                                  /* reserve */
+    NULL,                                  /* commit */
     ratelimit_sliding_log_refund,
     ratelimit_sliding_log_expires,
     NULL,                                  /* past */

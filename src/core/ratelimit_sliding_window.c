@@ -93,6 +93,8 @@ const ratelimit_algorithm_t  ratelimit_sliding_window = {
     ratelimit_sliding_window_charge,
     ratelimit_sliding_window_charge,       /* punish */
     ratelimit_sliding_window_describe,
+    NULL,                                  /* reserve */
+    NULL,                                  /* commit */
     ratelimit_sliding_window_refund,
     ratelimit_sliding_window_expires,
     ratelimit_sliding_window_past,

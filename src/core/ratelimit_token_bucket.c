@@ -26,6 +26,8 @@ const ratelimit_algorithm_t  ratelimit_token_bucket = {
     ratelimit_bucket_charge,
     ratelimit_bucket_punish,
     ratelimit_token_bucket_describe,
+    ratelimit_bucket_reserve,
+    ratelimit_bucket_commit,
     ratelimit_bucket_refund,
     ratelimit_bucket_expires,
     NULL,                                  /* past */
@@ -42,8 +44,6 @@ ratelimit_token_bucket_describe(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict)
 {
-    (void) shape;
-
-    ratelimit_bucket_describe(rule, state, clock, cost, rule->wait,
+    ratelimit_bucket_describe(shape, rule, state, clock, cost, rule->wait,
                               rule->capacity, verdict);
 }

@@ -4,7 +4,7 @@
  *
  * An argument, little endian:
  *
- *   1 byte each   algorithm, buckets, width, insist
+ *   1 byte each   algorithm, buckets, width, 1 to insist + 2 to reserve
  *   4 bytes       ring
  *   8 bytes each  cost, limit, period, ceiling, capacity, free, wait, stamp
  *
@@ -83,7 +83,7 @@ ratelimit_script_argument(const ratelimit_item_t *item,
     p[0] = (unsigned char) shape->algorithm;
     p[1] = (unsigned char) shape->buckets;
     p[2] = (unsigned char) shape->width;
-    p[3] = (unsigned char) item->insist;
+    p[3] = (unsigned char) (item->insist | item->reserve << 1);
     p += 8;
 
     p = ratelimit_script_write(p, item->cost);
@@ -94,7 +94,8 @@ ratelimit_script_argument(const ratelimit_item_t *item,
     p = ratelimit_script_write(p, rule->free);
     p = ratelimit_script_write(p, rule->wait);
 
-    (void) ratelimit_script_write(p, item->verdict.stamp);
+    (void) ratelimit_script_write(p,
+                                  item->verdict.stamp & ~RATELIMIT_RESERVED);
 }
 
 
@@ -176,8 +177,9 @@ ratelimit_script_valid(const ratelimit_rule_t *rule,
 {
     uint64_t  longest;
 
-    longest = rule->wait + rule->ceiling * rule->period / rule->limit
-              + RATELIMIT_SKEW;
+    longest = rule->wait + RATELIMIT_SKEW
+              + ratelimit_muldiv_ceil(rule->ceiling, rule->period,
+                                      rule->limit);
 
     if (flags > RATELIMIT_SCRIPT_FLAGS
         || verdict->remaining > verdict->limit

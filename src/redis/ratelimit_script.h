@@ -20,15 +20,21 @@
  * What a call does with all of its limits, its first argument.
  *
  * decide  charges all if all allow, otherwise those that insist
- * refund  takes back the charges that have these stamps
+ * commit  the reservations that have these stamps count
+ * refund  takes back the charges or reservations that have these stamps
  * insist  the request was refused elsewhere: charges those that insist
  */
 
 typedef enum {
     RATELIMIT_SCRIPT_DECIDE = 'c',
+    RATELIMIT_SCRIPT_COMMIT = 's',
     RATELIMIT_SCRIPT_REFUND = 'r',
     RATELIMIT_SCRIPT_INSIST = 'i'
 } ratelimit_script_e;
+
+/* whether it settles a decision that was made before, which has no verdict */
+#define ratelimit_script_settles(op)                                          \
+    ((op) == RATELIMIT_SCRIPT_COMMIT || (op) == RATELIMIT_SCRIPT_REFUND)
 
 
 /*

@@ -86,7 +86,7 @@ ratelimit_decide_two_##name(ratelimit_item_t *items,                          \
 
 
 #define ratelimit_shape(algorithm, buckets, width)                            \
-    { algorithm, buckets, width, 0 }
+    { algorithm, buckets, width, 0, 0 }
 
 
 ratelimit_decide_instance(fixed_window,

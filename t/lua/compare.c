@@ -38,6 +38,8 @@ typedef struct {
 typedef struct {
     uint64_t                        stamp[REDIS_ITEMS];
     uint64_t                        cost[REDIS_ITEMS];
+    uint8_t                         reserve[REDIS_ITEMS];
+    unsigned                        settled;
 } compare_charge_t;
 
 
@@ -238,6 +240,8 @@ compare_open(compare_world_t *w, unsigned algorithm)
                                  ? random_below(RATELIMIT_ALGORITHMS)
                                  : algorithm;
         limit->shape.buckets = world_random_buckets();
+        limit->shape.reserves = (ratelimit_algorithms[limit->shape.algorithm]
+                                 ->reserve != NULL);
 
         compare_random_rule(limit);
 
@@ -340,6 +344,7 @@ compare_op(compare_world_t *w)
         w->items[i].cost = ratelimit_min(w->items[i].cost,
                                          RATELIMIT_MAX_LIMIT);
         w->items[i].insist = random_percent(15);
+        w->items[i].reserve = random_percent(30);
     }
 
     if (w->changed) {
@@ -361,6 +366,13 @@ compare_op(compare_world_t *w)
         for (i = 0; i < w->n; i++) {
             w->items[i].verdict.stamp = charge->stamp[i];
             w->items[i].cost = charge->cost[i];
+            w->items[i].reserve = charge->reserve[i];
+        }
+
+        /* a charge may be refunded twice, a reservation counts once */
+
+        if (!charge->settled++ && random_percent(50)) {
+            return RATELIMIT_SCRIPT_COMMIT;
         }
 
         return RATELIMIT_SCRIPT_REFUND;
@@ -387,7 +399,10 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
             for (i = 0; i < w->n; i++) {
                 charge->stamp[i] = w->items[i].verdict.stamp;
                 charge->cost[i] = w->items[i].cost;
+                charge->reserve[i] = w->items[i].reserve;
             }
+
+            charge->settled = 0;
         }
 
         return;
@@ -404,8 +419,14 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
         item = &w->items[i];
         algorithm = ratelimit_algorithms[item->shape->algorithm];
 
-        algorithm->refund(item->shape, item->rule, item->state, &w->clock,
-                          item->verdict.stamp, item->cost);
+        if (op == RATELIMIT_SCRIPT_REFUND) {
+            algorithm->refund(item->shape, item->rule, item->state, &w->clock,
+                              item->verdict.stamp, item->cost);
+
+        } else if (algorithm->commit) {
+            algorithm->commit(item->shape, item->rule, item->state, &w->clock,
+                              item->verdict.stamp, item->cost);
+        }
     }
 }
 
@@ -501,9 +522,9 @@ compare_report(const compare_call_t *call, size_t i, const char *what,
 static void
 compare_verdict(compare_call_t *call, size_t i, const unsigned char *bytes)
 {
-    const char                 *field;
-    ratelimit_item_t            lua;
-    const ratelimit_verdict_t  *c;
+    const char           *field;
+    ratelimit_item_t      lua;
+    ratelimit_verdict_t  *c;
 
     lua = call->items[i];
     lua.shape = &call->shapes[i];
@@ -523,6 +544,13 @@ compare_verdict(compare_call_t *call, size_t i, const unsigned char *bytes)
     if (!ratelimit_script_verdict(&lua, bytes)) {
         compare_report(call, i, "invalid", 1, 0);
         return;
+    }
+
+    /* the core marks stamps of reservations; only these matter then */
+
+    if (lua.reserve && call->shapes[i].reserves) {
+        c->stamp = (c->stamp & RATELIMIT_RESERVED)
+                   ? c->stamp & ~RATELIMIT_RESERVED : lua.verdict.stamp;
     }
 
     field = fake_differs(&lua.verdict, c);
@@ -587,7 +615,7 @@ compare_receive(void)
             tap_note("%s", reply->str);
             compare_report(call, 0, "error", 1, 0);
 
-        } else if (call->op == RATELIMIT_SCRIPT_REFUND) {
+        } else if (ratelimit_script_settles(call->op)) {
             if (reply->type != REDIS_REPLY_STATUS) {
                 compare_report(call, 0, "status", reply->type, 0);
             }

@@ -32,6 +32,12 @@ static void verbs_punish(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     const ratelimit_verdict_t *verdict);
+static uint64_t verbs_reserve(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost);
+static void verbs_commit(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static void verbs_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
@@ -52,6 +58,7 @@ static const char  verbs_given[] =
     &(const ratelimit_algorithm_t) {                                          \
       .name = #title, .look = verbs_look, .charge = verbs_charge,             \
       .punish = verbs_punish, .describe = verbs_describe,                     \
+      .reserve = verbs_reserve, .commit = verbs_commit,                       \
       .refund = verbs_refund, .size = verbs_size },
 
 const ratelimit_algorithm_t *const  lua_algorithms[RATELIMIT_ALGORITHMS] = {
@@ -88,8 +95,9 @@ verbs_call(const char *verb, const ratelimit_item_t *item,
     keys[0] = key;
 
     redis_evalsha(&args, sha,
-                  (strcmp(verb, "refund") == 0) ? RATELIMIT_SCRIPT_REFUND
-                                                : RATELIMIT_SCRIPT_DECIDE,
+                  strcmp(verb, "refund") == 0 ? RATELIMIT_SCRIPT_REFUND
+                  : strcmp(verb, "commit") == 0 ? RATELIMIT_SCRIPT_COMMIT
+                  : RATELIMIT_SCRIPT_DECIDE,
                   keys, item, 1);
     redis_add(&args, verb, strlen(verb));
     redis_add(&args, now, strlen(now));
@@ -203,9 +211,50 @@ verbs_refund(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     ratelimit_item_t  item;
 
     verbs_item(&item, shape, rule, state, cost);
+    item.reserve = ((stamp & RATELIMIT_RESERVED) != 0);
     item.verdict.stamp = stamp;
 
     verbs_call("refund", &item, clock, NULL);
+}
+
+
+/* the look says the stamp */
+
+static uint64_t
+verbs_reserve(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t cost)
+{
+    unsigned char     reply[RATELIMIT_SCRIPT_VERDICT];
+    ratelimit_item_t  item;
+
+    verbs_item(&item, shape, rule, state, cost);
+    item.reserve = 1;
+
+    verbs_call("look", &item, clock, reply);
+
+    if (!ratelimit_script_verdict(&item, reply)) {
+        fprintf(stderr, "reserve: not a verdict\n");
+        exit(2);
+    }
+
+    verbs_call("charge", &item, clock, NULL);
+
+    return RATELIMIT_RESERVED | item.verdict.stamp;
+}
+
+
+static void
+verbs_commit(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t stamp,
+    uint64_t cost)
+{
+    ratelimit_item_t  item;
+
+    verbs_item(&item, shape, rule, state, cost);
+    item.reserve = 1;
+    item.verdict.stamp = stamp;
+
+    verbs_call("commit", &item, clock, NULL);
 }
 
 

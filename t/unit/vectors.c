@@ -240,6 +240,7 @@ vectors_rule(vectors_t *v, char **word, unsigned n)
     }
 
     ratelimit_shape_fit(&v->shape, v->rule.ceiling);
+    v->shape.reserves = (v->algorithm->reserve != NULL);
 
     free(v->state);
 
@@ -322,6 +323,12 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
         cost = 0;
     }
 
+    if (strncmp(action, "commit", len) == 0) {
+        v->algorithm->commit(&v->shape, &v->rule, v->state, clock,
+                             *vectors_stamp(v, label), cost);
+        cost = 0;
+    }
+
     v->algorithm->look(&v->shape, &v->rule, v->state, clock, cost, verdict);
     v->algorithm->describe(&v->shape, &v->rule, v->state, clock, cost, verdict);
 
@@ -333,6 +340,12 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
         v->algorithm->charge(&v->shape, &v->rule, v->state, clock,
                              (verdict->allowed || *action == 'f') ? cost : 0,
                              verdict);
+    }
+
+    if (strncmp(action, "reserve", len) == 0 && verdict->allowed) {
+        *vectors_stamp(v, label) = v->algorithm->reserve(&v->shape, &v->rule,
+                                                         v->state, clock,
+                                                         cost);
     }
 }
 

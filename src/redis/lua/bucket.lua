@@ -4,6 +4,13 @@
 --   7 bytes  since
 --   5 bytes  taken
 --
+-- and, if something was reserved and is not settled yet, of which nothing
+-- returns:
+--
+--   4 bytes  the epoch of the last reservation, 300 s each
+--   5 bytes  reserved in that epoch
+--   5 bytes  reserved in the epoch before it
+--
 -- The exact level of a bucket is a fraction with the period as denominator:
 -- "used" whole requests, and a "part" of one more.
 --
@@ -17,10 +24,30 @@
 local cost, limit, period, ceiling, capacity = unpack('<I8I8I8I8I8', argument,
                                                       9)
 local state = read('GET', key)
-local since, taken = 0, 0
+local since, taken, epoch, last, earlier = 0, 0, 0, 0, 0
+local reserve, reserved = string.byte(argument, 4) >= 2, 0
 
 if state and #state == 12 then
     since, taken = unpack('<I7I5', state)
+
+elseif state and #state == 26 then
+    since, taken, epoch, last, earlier = unpack('<I7I5I4I5I5', state)
+end
+
+-- the epoch that is now, or that of a clock that was a little ahead; what was
+-- reserved before the last one is forgotten
+
+local present = 0
+
+if reserve or last + earlier > 0 then
+    present = (now - now % 300000000) / 300000000
+
+    if last + earlier > 0 and epoch == present + 1 then
+        present = epoch
+    end
+
+    reserved = (epoch == present) and last + earlier
+               or (epoch == present - 1) and last or 0
 end
 
 --- look
@@ -79,8 +106,25 @@ end
 -- the time until the bucket is whole, without the cost
 
 local whole = lead + divide_up(used, period, part, limit)
+local reset = whole
+
+-- what is reserved is as good as taken just now
+
+if reserved > 0 then
+
+    if used + reserved >= ceiling + 2 * limit then
+        local most = divide(6442450944, 2147483648, 0, period) - used - 1
+
+        most = (most > 0) and most or 0
+        reserved = (reserved < most) and reserved or most
+    end
+
+    used = used + reserved
+    reset = lead + divide_up(used, period, part, limit)
+end
+
 local allowed, delay, retry = true, 0, 0
-local after, counted, reset = used + cost, used, whole
+local after, counted = used + cost, used
 
 if cost > ceiling then
     allowed, retry = false, period
@@ -131,7 +175,7 @@ then
 end
 
 local most = 9007199254740991
-local stamp = now + whole
+local stamp = reserve and present or now + whole
 
 local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
                      (capacity > counted) and capacity - counted or 0,
@@ -144,7 +188,20 @@ local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
 --- charge
 
 if cost > 0 or rebase or folded then
-    local taken = taken + cost
+    local taken = taken
+
+    if reserve and admitted and cost > 0 then
+
+        if epoch ~= present then
+            epoch, last, earlier = present, 0, (epoch == present - 1) and last
+                                              or 0
+        end
+
+        last = (last + cost < 4294967295) and last + cost or 4294967295
+
+    else
+        taken = taken + cost
+    end
 
     --- include bucket_clamp
     --- include bucket_write
@@ -155,7 +212,7 @@ end
 -- Takes again what has returned since the last request, and no more.
 
 if cost > 0 and used < ceiling then
-    since, taken, folded = now + lead, ceiling, true
+    since, taken, folded = now + lead, ceiling - reserved, true
 end
 
 if rebase or folded then
@@ -163,7 +220,39 @@ if rebase or folded then
     --- include bucket_write
 end
 
+--- commit
+
+-- What was reserved is taken from now on.
+
+--- section load
+
+if not reserve or cost == 0 then
+    return
+end
+
+--- section look
+--- include bucket_release
+
+taken = taken + cost
+
+--- include bucket_clamp
+--- include bucket_write
+
 --- refund
+
+if reserve then
+
+    --- include bucket_release
+
+    if taken == 0 and last + earlier == 0 then
+        call('DEL', key)
+        return
+    end
+
+    --- include bucket_write
+
+    return
+end
 
 -- The stamp is the time at which the bucket would have been whole without the
 -- charge.  What has returned since that time would have been lost without the
@@ -175,12 +264,12 @@ if taken == 0 or since > stamp then
     return
 end
 
-if taken <= cost then
+if taken <= cost and last + earlier == 0 then
     call('DEL', key)
     return
 end
 
-if now > stamp then
+if taken > cost and now > stamp then
     local most = (cost < ceiling) and cost or ceiling
     local lost = divide_up(most, period, 0, limit)
 
@@ -188,6 +277,6 @@ if now > stamp then
     since = (since + lost < now) and since + lost or now
 end
 
-taken = taken - cost
+taken = (taken > cost) and taken - cost or 0
 
 --- include bucket_write

@@ -30,7 +30,7 @@ repeat
         if admitted then
             verb = 'charge'
 
-        elseif string.byte(argument, 4) == 1 then
+        elseif string.byte(argument, 4) % 2 == 1 then
 
             -- this limit counts refused requests, too
 

@@ -9,7 +9,9 @@
 --      those that count refused requests; returns their verdicts
 --   i  the request was refused elsewhere: charges the limits that count
 --      refused requests; returns the verdicts, also of the others
---   r  refund: takes back the charges that have these stamps; returns OK
+--   s  settle: the reservations that have these stamps count; returns OK
+--   r  refund: takes back the charges or reservations that have these stamps;
+--      returns OK
 --
 -- All numbers are integers below 2^53.
 --
@@ -24,7 +26,8 @@
 --           verdict
 --   charge  counts the cost, whatever look has found
 --   punish  counts the cost of a refused request; if missing, it is charge
---   refund  after load: takes back a charge
+--   commit  counts a reservation; if missing, there are none
+--   refund  after load: takes back a charge or a reservation
 --
 -- Functions that an algorithm cannot do without are before its sections.
 
@@ -44,13 +47,17 @@ local skew = 1000000
 --- include clock
 --- functions
 
-if op == 'r' then
-    local function refund(key, argument)
-        --- algorithms refund
+if op == 'r' or op == 's' then
+    local function settle(key, argument)
+        if op == 'r' then
+            --- algorithms refund
+        else
+            --- algorithms commit
+        end
     end
 
     for i = 1, #KEYS do
-        refund(KEYS[i], ARGV[i + 1])
+        settle(KEYS[i], ARGV[i + 1])
     end
 
     return redis.status_reply('OK')
