@@ -1,8 +1,8 @@
 
 /*
- * States that are packed into one word: 38 bits of time (ms) and 26 of count,
- * or for a sliding_window of one bucket 28 bits of the newest sub-window's
- * index and twice 18 of count.
+ * States that are packed into one word: 40 bits of time (ms) and 24 of count,
+ * or for a sliding_window of one bucket 30 bits of the newest sub-window's
+ * index and twice 17 of count.  Both last for 34 years of uptime.
  */
 
 
@@ -15,8 +15,8 @@
 
 
 #define RATELIMIT_PACK_TICK         1000    /* us */
-#define RATELIMIT_PACK_COUNT_BITS   26
-#define RATELIMIT_PACK_WINDOW_BITS  18
+#define RATELIMIT_PACK_COUNT_BITS   24
+#define RATELIMIT_PACK_WINDOW_BITS  17
 
 #define RATELIMIT_PACK_COUNT        ((1ULL << RATELIMIT_PACK_COUNT_BITS) - 1)
 #define RATELIMIT_PACK_WINDOW       ((1ULL << RATELIMIT_PACK_WINDOW_BITS) - 1)

@@ -29,6 +29,7 @@ static void table_two_periods(ratelimit_algorithm_e algorithm,
     uint32_t buckets);
 static void table_late_clock(ratelimit_algorithm_e algorithm,
     uint32_t buckets);
+static void table_uptime(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets,
     uint64_t limit, size_t size, double most);
@@ -354,6 +355,40 @@ table_late_clock(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
+/* a machine that is up for years: times need more bits than it seems */
+
+static void
+table_uptime(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int       i, admitted, wrong;
+    fleet_t   f;
+    uint64_t  years;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(5, 1);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    wrong = 0;
+
+    for (years = 1; years <= 34; years++) {
+        f.now = years * 365 * 86400 * RATELIMIT_SECOND;
+        admitted = 0;
+
+        for (i = 0; i < 20; i++) {
+            admitted += fleet_hit(&f, 1);
+        }
+
+        wrong += (admitted != 5);
+    }
+
+    tap_ok(wrong == 0, "%s buckets=%u: limits hold after 1 to 34 years of "
+           "uptime, %d do not", ratelimit_algorithms[algorithm]->name, buckets,
+           wrong);
+}
+
+
 /* what has run out is no eviction */
 
 static void
@@ -439,6 +474,7 @@ main(void)
         table_flood(i, table_buckets[i]);
         table_expiry(i, table_buckets[i]);
         table_late_clock(i, table_buckets[i]);
+        table_uptime(i, table_buckets[i]);
         table_insist_beside(i, table_buckets[i]);
     }
 
@@ -448,6 +484,7 @@ main(void)
     table_refund(RATELIMIT_SLIDING_WINDOW, 1);
     table_flood(RATELIMIT_SLIDING_WINDOW, 1);
     table_expiry(RATELIMIT_SLIDING_WINDOW, 1);
+    table_uptime(RATELIMIT_SLIDING_WINDOW, 1);
 
     table_insist(RATELIMIT_SLIDING_WINDOW, 1);
     table_insist(RATELIMIT_SLIDING_WINDOW, 10);
