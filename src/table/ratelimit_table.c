@@ -23,6 +23,9 @@
 #define RATELIMIT_TABLE_MIN      8192
 #define RATELIMIT_BLOCKS_MIN     2
 
+/* from so many classes on rules that drip nearly alike share one */
+#define RATELIMIT_CLASSES_EXACT  (RATELIMIT_CLASSES / 2)
+
 /* slots for 100 blocks, in lines of 8: up to this load no key is displaced */
 #define RATELIMIT_SLOTS_PER_100  150
 
@@ -35,6 +38,7 @@ static size_t ratelimit_table_slots(ratelimit_table_t *table, size_t size);
 static size_t ratelimit_table_align(size_t size);
 static uint32_t ratelimit_table_epoch_shift(uint32_t nlines);
 static uint32_t ratelimit_table_segments(size_t slots);
+static uint64_t ratelimit_table_rough_period(const ratelimit_rule_t *rule);
 
 
 ratelimit_table_t *
@@ -323,14 +327,47 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
     {
         class = &header->classes[header->nclasses];
 
-        class->period = rule->period;
-        class->limit = table->kind.drips ? rule->limit : 1;
+        if (header->nclasses < RATELIMIT_CLASSES_EXACT || !table->kind.drips) {
+            class->limit = table->kind.drips ? rule->limit : 1;
+            class->period = rule->period;
+
+        } else {
+            class->limit = 1;
+            class->period = ratelimit_table_rough_period(rule);
+        }
 
         __atomic_store_n(&header->nclasses, header->nclasses + 1,
                          __ATOMIC_RELEASE);
     }
 
     ratelimit_unlock(&header->lock);
+}
+
+
+uint32_t
+ratelimit_table_rough_class(const ratelimit_table_t *table,
+    const ratelimit_rule_t *rule)
+{
+    return ratelimit_table_find_class(table, 1,
+                                      ratelimit_table_rough_period(rule));
+}
+
+
+/*
+ * The time in which one request returns, rounded up by less than a quarter: a
+ * slot of this class expires that much too late, never too early.
+ */
+
+static uint64_t
+ratelimit_table_rough_period(const ratelimit_rule_t *rule)
+{
+    uint64_t  time, unit;
+
+    time = ratelimit_div_ceil(rule->period, rule->limit);
+
+    for (unit = 1; time / unit >= 8; unit *= 2) { /* void */ }
+
+    return ratelimit_div_ceil(time, unit) * unit;
 }
 
 

@@ -6,7 +6,7 @@
  * in the memory behind it, packed into a word (ratelimit_table_pack.h) or of a
  * few words, or else the number of the block that holds a larger one.
  *
- * A slot's id is 54 bits of fingerprint, 4 of class, and 6 of usage: whether
+ * A slot's id is 51 bits of fingerprint, 7 of class, and 6 of usage: whether
  * its key is being refused, and the epoch in which it was used last.
  */
 
@@ -26,9 +26,9 @@
 /* bytes; a larger state, of which there are none too many, is in a block */
 #define RATELIMIT_MAX_IN_LINE        32
 
-#define RATELIMIT_CLASSES            16
+#define RATELIMIT_CLASSES            128
 
-#define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x3ff)
+#define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x1fff)
 #define RATELIMIT_CLASS_SHIFT        6
 #define RATELIMIT_CLASS_MASK         ((RATELIMIT_CLASSES - 1ULL)              \
                                       << RATELIMIT_CLASS_SHIFT)

@@ -245,24 +245,21 @@ ratelimit_slot_epoch(const ratelimit_table_t *table,
 
 /* the class of a rule, 0 if it was not added or found none */
 
-static ratelimit_inline uint32_t
-ratelimit_table_class(const ratelimit_table_t *table,
-    const ratelimit_rule_t *rule)
+static inline uint32_t
+ratelimit_table_find_class(const ratelimit_table_t *table, uint64_t limit,
+    uint64_t period)
 {
     uint32_t             i, n;
-    uint64_t             limit;
     ratelimit_header_t  *header;
 
     header = table->header;
-
-    limit = table->kind.drips ? rule->limit : 1;
 
     /* classes are only ever added, so they can be read without the lock */
 
     n = __atomic_load_n(&header->nclasses, __ATOMIC_ACQUIRE);
 
     for (i = 1; i < n; i++) {
-        if (header->classes[i].period == rule->period
+        if (header->classes[i].period == period
             && header->classes[i].limit == limit)
         {
             return i;
@@ -270,6 +267,27 @@ ratelimit_table_class(const ratelimit_table_t *table,
     }
 
     return 0;
+}
+
+
+/* that of rules that drip nearly alike */
+uint32_t ratelimit_table_rough_class(const ratelimit_table_t *table,
+    const ratelimit_rule_t *rule);
+
+
+static inline uint32_t
+ratelimit_table_class(const ratelimit_table_t *table,
+    const ratelimit_rule_t *rule)
+{
+    uint32_t  class;
+
+    if (!table->kind.drips) {
+        return ratelimit_table_find_class(table, 1, rule->period);
+    }
+
+    class = ratelimit_table_find_class(table, rule->limit, rule->period);
+
+    return class ? class : ratelimit_table_rough_class(table, rule);
 }
 
 

@@ -31,6 +31,8 @@ static void table_late_clock(ratelimit_algorithm_e algorithm,
     uint32_t buckets);
 static void table_uptime(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_many_rates(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    unsigned rates, unsigned periods);
 static void table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets,
     uint64_t limit, size_t size, double most);
 static void table_wide(ratelimit_algorithm_e algorithm, uint32_t buckets,
@@ -417,6 +419,47 @@ table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
+/* as many rates as customers: all their counters expire all the same */
+
+static void
+table_many_rates(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    unsigned rates, unsigned periods)
+{
+    fleet_t   f;
+    uint64_t  i;
+    unsigned  denied;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(2, 60);
+
+    fleet_open(&f, 128 * 1024, algorithm, buckets);
+
+    /* one whose counters live long */
+
+    f.rules[1] = fleet_rule(1, 30 * 86400);
+    ratelimit_table_add_rule(&f.table, &f.rules[1], f.me);
+
+    denied = 0;
+
+    for (i = 0; i < 60000; i++) {
+        f.rules[0] = fleet_rule(2 + i % rates, 60 + i % periods);
+
+        if (i < rates * periods) {
+            ratelimit_table_add_rule(&f.table, &f.rules[0], f.me);
+        }
+
+        denied += !fleet_hit(&f, i);
+        f.now += RATELIMIT_SECOND;
+    }
+
+    tap_ok(denied == 0 && ratelimit_table_evicted(&f.table) == 0,
+           "%s buckets=%u: %u rates and %u periods, %u counters dropped early",
+           ratelimit_algorithms[algorithm]->name, buckets, rates, periods,
+           (unsigned) ratelimit_table_evicted(&f.table));
+}
+
+
 /* bytes per key: a zone is filled until keys are displaced */
 
 static void
@@ -485,6 +528,13 @@ main(void)
     table_flood(RATELIMIT_SLIDING_WINDOW, 1);
     table_expiry(RATELIMIT_SLIDING_WINDOW, 1);
     table_uptime(RATELIMIT_SLIDING_WINDOW, 1);
+
+    table_many_rates(RATELIMIT_FIXED_WINDOW, 0, 100, 100);
+    table_many_rates(RATELIMIT_SLIDING_WINDOW, 1, 100, 100);
+    table_many_rates(RATELIMIT_SLIDING_WINDOW, 10, 100, 100);
+    table_many_rates(RATELIMIT_SLIDING_LOG, 0, 2, 100);
+    table_many_rates(RATELIMIT_TOKEN_BUCKET, 0, 1000, 1);
+    table_many_rates(RATELIMIT_LEAKY_BUCKET, 0, 100, 100);
 
     table_insist(RATELIMIT_SLIDING_WINDOW, 1);
     table_insist(RATELIMIT_SLIDING_WINDOW, 10);
