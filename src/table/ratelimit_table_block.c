@@ -16,12 +16,13 @@
 #define RATELIMIT_BLOCK_SAMPLE  8
 
 /*
- * Blocks whose segments other processes hold are passed over, so that a sample
- * may be small: a key that is being refused loses its block only if so many
- * samples found no other.  If they found none at all, other processes hold too
- * many segments, and may wait for one of this decision.
+ * A key that is being refused loses its block only if so many samples found no
+ * other.  Blocks whose segments other processes hold are passed over, so that a
+ * sample may be empty; if too many are, other processes hold too many segments,
+ * and may wait for one of this decision.
  */
-#define RATELIMIT_BLOCK_ROUNDS  32
+#define RATELIMIT_BLOCK_ROUNDS  4
+#define RATELIMIT_BLOCK_EMPTY   32
 
 
 typedef struct {
@@ -61,9 +62,9 @@ uint32_t
 ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
     ratelimit_lockset_t *set)
 {
-    uint32_t             number, owner, tries, rounds;
-    ratelimit_block_choice_t   choice, *wanted;
-    ratelimit_header_t  *header;
+    uint32_t                   number, owner, tries;
+    ratelimit_header_t        *header;
+    ratelimit_block_choice_t   choice;
 
     header = table->header;
     owner = (uint32_t) (slot - table->slots) + 1;
@@ -78,33 +79,31 @@ ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
         }
     }
 
-    for (rounds = 0; rounds < RATELIMIT_BLOCK_ROUNDS; rounds++) {
-        choice.number = 0;
-        wanted = &choice;
+    choice.number = 0;
 
-        for (tries = 0; tries <= RATELIMIT_BLOCK_SAMPLE; tries++) {
+    for (tries = 1;
+         tries <= RATELIMIT_BLOCK_EMPTY * RATELIMIT_BLOCK_SAMPLE;
+         tries++)
+    {
+        number = __atomic_fetch_add(&header->hand, 1, __ATOMIC_RELAXED)
+                 % table->nblocks + 1;
 
-            number = __atomic_fetch_add(&header->hand, 1, __ATOMIC_RELAXED)
-                     % table->nblocks + 1;
-
-            if (tries == RATELIMIT_BLOCK_SAMPLE) {
-
-                if (choice.number && choice.worth >= (int) RATELIMIT_REFUSED
-                    && rounds + 1 < RATELIMIT_BLOCK_ROUNDS)
-                {
-                    break;
-                }
-
-                number = choice.number;
-                wanted = NULL;
-            }
-
-            if (number
-                && ratelimit_block_try(table, number, owner, set, wanted))
-            {
-                return number;
-            }
+        if (ratelimit_block_try(table, number, owner, set, &choice)) {
+            return number;
         }
+
+        if (tries % RATELIMIT_BLOCK_SAMPLE || choice.number == 0
+            || (choice.worth >= (int) RATELIMIT_REFUSED
+                && tries < RATELIMIT_BLOCK_ROUNDS * RATELIMIT_BLOCK_SAMPLE))
+        {
+            continue;
+        }
+
+        if (ratelimit_block_try(table, choice.number, owner, set, NULL)) {
+            return choice.number;
+        }
+
+        choice.number = 0;
     }
 
     return 0;
@@ -191,7 +190,7 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
         if (choice) {
             segment = ratelimit_table_segment(table, slot);
             next = ratelimit_slot_epoch(table, segment) + 1;
-            worth = ratelimit_slot_worth(slot->id, next);
+            worth = ratelimit_slot_worth(slot->id, next, set->clock->now);
 
             if (choice->number == 0 || worth < choice->worth) {
                 choice->number = number;

@@ -330,10 +330,10 @@ ratelimit_decide_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
             return 0;
         }
 
-        /* the first refusal in an epoch is to be noted in the slot */
+        /* a refusal is to be noted in the slot now and then */
 
         if (!items[i].verdict.allowed && place->slot
-            && !ratelimit_slot_is_refused(place))
+            && !ratelimit_slot_is_refused(place, places[0].clock.now))
         {
             return 0;
         }
@@ -464,7 +464,8 @@ ratelimit_decide_charge(ratelimit_item_t *items, ratelimit_place_t *places,
             ratelimit_item_charge(item, &own->shape, &places[0].clock,
                                   own->charge);
             ratelimit_slot_write(own, place->slot, item->state);
-            ratelimit_slot_use(place, item->rule, own, 0, me);
+            ratelimit_slot_use(place, item->rule, own, 0, places[0].clock.now,
+                               me);
         }
 
         ratelimit_decide_remember(item, place, own, &places[0].clock, 0);
@@ -495,10 +496,12 @@ ratelimit_decide_settle(ratelimit_item_t *items, ratelimit_place_t *places,
         if (ratelimit_item_changes(item, 0)) {
             cost = ratelimit_item_settle(item, &places[0].clock);
             ratelimit_slot_write(kind, place->slot, item->state);
-            ratelimit_slot_use(place, item->rule, kind, refused, me);
+            ratelimit_slot_use(place, item->rule, kind, refused,
+                               places[0].clock.now, me);
 
         } else if (refused && place->slot) {
-            ratelimit_slot_use(place, item->rule, kind, refused, me);
+            ratelimit_slot_use(place, item->rule, kind, refused,
+                               places[0].clock.now, me);
         }
 
         ratelimit_decide_remember(item, place, kind, &places[0].clock, cost);

@@ -232,7 +232,7 @@ ratelimit_evict_search(const ratelimit_place_t *place,
                 return slot;
             }
 
-            candidate = ratelimit_slot_worth(id, next);
+            candidate = ratelimit_slot_worth(id, next, now);
 
             if (candidate < lowest && !ratelimit_slot_in_use(set, slot)) {
                 least = slot;

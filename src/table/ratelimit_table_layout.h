@@ -6,8 +6,9 @@
  * in the memory behind it, packed into a word (ratelimit_table_pack.h) or of a
  * few words, or else the number of the block that holds a larger one.
  *
- * A slot's id is 51 bits of fingerprint, 7 of class, and 6 of usage: whether
- * its key is being refused, and the epoch in which it was used last.
+ * A slot's id is 51 bits of fingerprint, 7 of class, and 6 of usage: the epoch
+ * in which it was used last or, if its key was refused then, a bit that says so
+ * and the minute of that.
  */
 
 
@@ -35,6 +36,15 @@
 #define RATELIMIT_EPOCHS             32
 #define RATELIMIT_REFUSED            ((uint64_t) RATELIMIT_EPOCHS)
 #define RATELIMIT_USAGE_MASK         (2 * RATELIMIT_EPOCHS - 1ULL)
+
+/* 67 s, which is a minute here; there are as many minutes as epochs */
+#define RATELIMIT_MINUTE_BITS        26
+
+/*
+ * A refusal is noted again after so many minutes, and a key is taken to be
+ * refused until one more has passed.
+ */
+#define RATELIMIT_RECENT             2
 
 /* places to remember when something was reported last */
 #define RATELIMIT_REPORTS            512

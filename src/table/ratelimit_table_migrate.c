@@ -157,7 +157,8 @@ ratelimit_migrate_move(ratelimit_place_t *from, ratelimit_place_t *to,
 
     ratelimit_slot_write(&table->kind, to->slot, copy);
     ratelimit_slot_use(to, rule, &table->kind,
-                       from->slot->id & RATELIMIT_REFUSED, set->me);
+                       from->slot->id & RATELIMIT_REFUSED, set->clock->now,
+                       set->me);
 
     __atomic_store_n(&from->slot->id, 0, __ATOMIC_RELEASE);
 

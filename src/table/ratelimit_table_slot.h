@@ -243,6 +243,13 @@ ratelimit_slot_epoch(const ratelimit_table_t *table,
 }
 
 
+static ratelimit_inline uint64_t
+ratelimit_slot_minute(uint64_t now)
+{
+    return (now >> RATELIMIT_MINUTE_BITS) & (RATELIMIT_EPOCHS - 1);
+}
+
+
 /* the class of a rule, 0 if it was not added or found none */
 
 static inline uint32_t
@@ -275,7 +282,7 @@ uint32_t ratelimit_table_rough_class(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule);
 
 
-static inline uint32_t
+static ratelimit_inline uint32_t
 ratelimit_table_class(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule)
 {
@@ -336,7 +343,7 @@ int ratelimit_slot_reserve(ratelimit_place_t *place,
 
 static ratelimit_inline void
 ratelimit_slot_use(ratelimit_place_t *place, const ratelimit_rule_t *rule,
-    const ratelimit_kind_t *kind, uint64_t refused, uint32_t me)
+    const ratelimit_kind_t *kind, uint64_t refused, uint64_t now, uint32_t me)
 {
     uint64_t           id;
     ratelimit_slot_t  *slot;
@@ -348,7 +355,8 @@ ratelimit_slot_use(ratelimit_place_t *place, const ratelimit_rule_t *rule,
         id = ratelimit_slot_id(place, rule, me);
     }
 
-    id |= refused | ratelimit_slot_epoch(place->active, place->segment);
+    id |= refused ? RATELIMIT_REFUSED | ratelimit_slot_minute(now)
+                  : ratelimit_slot_epoch(place->active, place->segment);
 
     if (slot->id != id) {
         __atomic_store_n(&slot->id, id, __ATOMIC_RELEASE);
@@ -356,21 +364,18 @@ ratelimit_slot_use(ratelimit_place_t *place, const ratelimit_rule_t *rule,
 }
 
 
-/* whether its key is known to be refused, in this epoch */
+/* whether its key is known to be refused, and that was noted recently */
 
 static ratelimit_inline int
-ratelimit_slot_is_refused(const ratelimit_place_t *place)
+ratelimit_slot_is_refused(const ratelimit_place_t *place, uint64_t now)
 {
-    uint64_t  usage;
+    uint64_t  id;
 
-    if (!(place->slot->id & RATELIMIT_REFUSED)) {
-        return 0;
-    }
+    id = place->slot->id;
 
-    usage = RATELIMIT_REFUSED | ratelimit_slot_epoch(place->active,
-                                                     place->segment);
-
-    return ((place->slot->id ^ usage) & RATELIMIT_USAGE_MASK) == 0;
+    return (id & RATELIMIT_REFUSED)
+           && ((ratelimit_slot_minute(now) - id) & (RATELIMIT_EPOCHS - 1))
+              < RATELIMIT_RECENT;
 }
 
 
@@ -397,15 +402,25 @@ ratelimit_slot_in_use(const ratelimit_lockset_t *set,
 
 
 /*
- * What a live slot is worth when one has to go, by its id and the number of the
- * next epoch: the less the longer ago it was used.  The slot of a key that is
- * being refused is worth more than all others.
+ * What a live slot is worth when one has to go, by its id, the number of the
+ * next epoch and the time: the less the longer ago it was used.  The slot of a
+ * key that is being refused is worth more than all others; one that was refused
+ * long ago is an idle one, whose age is told in minutes instead of epochs.
  */
 
 static ratelimit_inline int
-ratelimit_slot_worth(uint64_t id, uint64_t next)
+ratelimit_slot_worth(uint64_t id, uint64_t next, uint64_t now)
 {
-    return ((id - next) & (RATELIMIT_EPOCHS - 1)) | (id & RATELIMIT_REFUSED);
+    uint64_t  worth;
+
+    if (!(id & RATELIMIT_REFUSED)) {
+        return (id - next) & (RATELIMIT_EPOCHS - 1);
+    }
+
+    worth = (id - ratelimit_slot_minute(now) - 1) & (RATELIMIT_EPOCHS - 1);
+
+    return worth < RATELIMIT_EPOCHS - RATELIMIT_RECENT - 1
+           ? worth : worth | RATELIMIT_REFUSED;
 }
 
 

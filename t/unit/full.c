@@ -17,6 +17,9 @@
 
 static void full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void full_old_offenders(ratelimit_algorithm_e algorithm,
+    uint32_t buckets, uint64_t keys);
+static void full_offenders(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static uint64_t full_segment(const fleet_t *f, uint64_t key);
 static void full_hold(fleet_t *f, int number, void *data);
 static void full_dead_holder(void);
@@ -93,6 +96,91 @@ full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
+/*
+ * A zone full of keys that were refused 25 minutes ago: keys that come now and
+ * are used again do not go for one another, and to find room is no long search.
+ */
+
+static void
+full_old_offenders(ratelimit_algorithm_e algorithm, uint32_t buckets,
+    uint64_t keys)
+{
+    fleet_t           f;
+    uint32_t          hand;
+    uint64_t          key;
+    unsigned          lost, looks;
+    ratelimit_item_t  items[FLEET_LIMITS];
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(2, 86400);
+
+    fleet_open(&f, 16 * SIZE, algorithm, buckets);
+
+    for (key = 0; ratelimit_table_evicted(&f.table) < KEYS; key++) {
+        while (fleet_hit(&f, key)) { /* void */ }
+        f.now += 1000;
+    }
+
+    f.now += 25 * 60 * RATELIMIT_SECOND;
+    hand = f.table.header->hand;
+    lost = 0;
+
+    for (key = 0; key < keys; key++) {
+        (void) fleet_hit(&f, (1 << 30) + key);
+    }
+
+    looks = (f.table.header->hand - hand) / keys;
+
+    for (key = 0; key < keys; key++) {
+        (void) fleet_ask(&f, (1 << 30) + key, 0, items);
+        lost += (items[0].verdict.remaining != 1);
+    }
+
+    tap_ok(lost * 100 <= keys && looks <= 16,
+           "%s buckets=%u: of %u new keys %u go for one another while old "
+           "offenders stay, %u blocks looked at for each",
+           ratelimit_algorithms[algorithm]->name, buckets, (unsigned) keys,
+           lost, looks);
+}
+
+
+/* while all are being refused, a new key finds room without a long search */
+
+static void
+full_offenders(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    fleet_t   f;
+    uint32_t  hand;
+    uint64_t  key, keys;
+    unsigned  denied, looks;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(2, 86400);
+
+    fleet_open(&f, 4 * SIZE, algorithm, buckets);
+
+    for (key = 0; ratelimit_table_evicted(&f.table) == 0; key++) {
+        while (fleet_hit(&f, key)) { /* void */ }
+    }
+
+    hand = f.table.header->hand;
+    denied = 0;
+
+    for (keys = 1; keys <= 1000; keys++) {
+        denied += !fleet_hit(&f, key + keys);
+        while (fleet_hit(&f, key + keys)) { /* void */ }
+    }
+
+    looks = (f.table.header->hand - hand) / 1000;
+
+    tap_ok(denied == 0 && looks <= 40,
+           "%s buckets=%u: %u blocks are looked at for a new key among "
+           "offenders", ratelimit_algorithms[algorithm]->name, buckets, looks);
+}
+
+
 static uint64_t
 full_segment(const fleet_t *f, uint64_t key)
 {
@@ -166,6 +254,16 @@ main(void)
     full_given_back(RATELIMIT_SLIDING_LOG, 0);
     full_given_back(RATELIMIT_TOKEN_BUCKET, 0);
     full_given_back(RATELIMIT_LEAKY_BUCKET, 0);
+
+    full_old_offenders(RATELIMIT_FIXED_WINDOW, 0, 20000);
+    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 1, 20000);
+    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 10, 8000);
+    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 60, 3000);
+    full_old_offenders(RATELIMIT_SLIDING_LOG, 0, 4000);
+    full_old_offenders(RATELIMIT_TOKEN_BUCKET, 0, 20000);
+
+    full_offenders(RATELIMIT_SLIDING_WINDOW, 10);
+    full_offenders(RATELIMIT_SLIDING_WINDOW, 60);
 
     full_dead_holder();
 
