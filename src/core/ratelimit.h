@@ -183,6 +183,10 @@ typedef void (*ratelimit_charge_pt)(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t cost,
     const ratelimit_verdict_t *verdict);
 
+typedef void (*ratelimit_settle_pt)(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+
 
 /*
  * look      decides about a request of this cost: sets the first group of the
@@ -235,12 +239,8 @@ typedef struct {
     uint64_t  (*reserve)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, ratelimit_state_t *state,
         const ratelimit_clock_t *clock, uint64_t cost);
-    void   (*commit)(const ratelimit_shape_t *shape,
-        const ratelimit_rule_t *rule, ratelimit_state_t *state,
-        const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
-    void   (*refund)(const ratelimit_shape_t *shape,
-        const ratelimit_rule_t *rule, ratelimit_state_t *state,
-        const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+    ratelimit_settle_pt             commit;
+    ratelimit_settle_pt             refund;
     uint64_t  (*expires)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, const ratelimit_state_t *state);
     uint64_t  (*past)(const ratelimit_shape_t *shape, uint64_t period,

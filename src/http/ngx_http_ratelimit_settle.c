@@ -1,7 +1,8 @@
 
 /*
- * Counting by status: a request is charged when it is admitted, and refunded as
- * soon as the client has a status that is not one of count=.
+ * Counting by status: what a request costs is reserved when it is admitted.  As
+ * soon as the client has a status, it counts, or is refunded if the status is
+ * not one of count=.
  */
 
 
@@ -132,11 +133,18 @@ ngx_http_ratelimit_settle_query(ngx_http_ratelimit_ctx_t *ctx,
     for (i = 0; i < q->n; i += plan->nrules) {
         plan = ngx_http_ratelimit_item_rules(q, i);
 
-        if (!ngx_http_ratelimit_counts(plan->limit, status)) {
+        if (plan->limit->outcomes == NULL) {
+            continue;
+        }
 
-            /* the tightest limit is found by costs, which a refund clears */
+        /* the tightest limit is found by costs, which are cleared here */
 
-            ngx_http_ratelimit_describe(ctx);
+        ngx_http_ratelimit_describe(ctx);
+
+        if (ngx_http_ratelimit_counts(plan->limit, status)) {
+            ngx_http_ratelimit_query_commit(q, i, plan->nrules);
+
+        } else {
             ngx_http_ratelimit_query_refund(q, i, plan->nrules);
         }
     }

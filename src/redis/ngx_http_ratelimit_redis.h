@@ -382,6 +382,7 @@ ngx_int_t ngx_http_ratelimit_redis_undo(
 
 void ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_redis_mirror_refund(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_redis_mirror_commit(ngx_http_ratelimit_query_t *q);
 
 
 /* ngx_http_ratelimit_redis_deny_cache.c */

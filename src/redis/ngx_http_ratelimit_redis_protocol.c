@@ -251,6 +251,10 @@ ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
     case RATELIMIT_SCRIPT_REFUND:
         return item->cost != 0;
 
+    case RATELIMIT_SCRIPT_COMMIT:
+        return item->reserve && item->cost != 0
+               && ratelimit_algorithms[item->shape->algorithm]->commit != NULL;
+
     default:
         return 1;
     }
@@ -463,7 +467,7 @@ ngx_http_ratelimit_redis_parse_error(
     {
         /* without a query, a decision need not be made any more */
 
-        return (command->op != RATELIMIT_SCRIPT_REFUND
+        return (!ratelimit_script_settles(command->op)
                 && command->query == NULL) ? NGX_OK : NGX_AGAIN;
     }
 

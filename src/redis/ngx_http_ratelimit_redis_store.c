@@ -12,6 +12,7 @@ static ngx_int_t ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t undo);
 static void ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_look(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
@@ -41,6 +42,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
     ngx_http_ratelimit_redis_decide,
     ngx_http_ratelimit_redis_cancel,
     ngx_http_ratelimit_redis_refund,
+    ngx_http_ratelimit_redis_commit,
     ngx_http_ratelimit_redis_look,
     ngx_http_ratelimit_redis_key_suffix
 };
@@ -86,6 +88,15 @@ ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
     ngx_http_ratelimit_redis_deny_cache_forget(q);
 
     (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_REFUND);
+}
+
+
+static void
+ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q)
+{
+    ngx_http_ratelimit_redis_mirror_commit(q);
+
+    (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_COMMIT);
 }
 
 
@@ -141,7 +152,7 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
         return NGX_ERROR;
     }
 
-    if (op != RATELIMIT_SCRIPT_REFUND) {
+    if (!ratelimit_script_settles(op)) {
         command->query = q;
         q->pending = command;
     }
@@ -165,7 +176,7 @@ ngx_http_ratelimit_redis_send_command(
 
     if (permit == RATELIMIT_BREAKER_STOP) {
 
-        if (command->op != RATELIMIT_SCRIPT_REFUND) {
+        if (!ratelimit_script_settles(command->op)) {
             ngx_http_ratelimit_redis_free_command(command);
             return NGX_ERROR;
         }

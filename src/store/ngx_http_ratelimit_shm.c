@@ -18,6 +18,7 @@ static ngx_int_t ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t refund);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_use(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
 
@@ -34,6 +35,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     ngx_http_ratelimit_shm_query,
     ngx_http_ratelimit_shm_cancel,
     ngx_http_ratelimit_shm_refund,
+    ngx_http_ratelimit_shm_commit,
     NULL,
     ngx_http_ratelimit_shm_use
 };
@@ -69,6 +71,22 @@ ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
     ngx_http_ratelimit_shm_clock(&clock);
 
     ratelimit_table_refund(q->items, q->places, q->n, &clock,
+                           ngx_http_ratelimit_self);
+}
+
+
+static void
+ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q)
+{
+    ratelimit_clock_t  clock;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    ratelimit_table_commit(q->items, q->places, q->n, &clock,
                            ngx_http_ratelimit_self);
 }
 

@@ -57,6 +57,8 @@ static void ngx_http_ratelimit_query_let_pass(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_query_finish(
     ngx_http_ratelimit_progress_t *progress);
 static void ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part);
+static void ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t first, ngx_uint_t n, ngx_uint_t commit);
 static ngx_uint_t ngx_http_ratelimit_query_part(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_http_ratelimit_query_t *part);
 static void ngx_http_ratelimit_query_slice(ngx_http_ratelimit_query_t *q,
@@ -570,6 +572,22 @@ void
 ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n)
 {
+    ngx_http_ratelimit_query_settle(q, first, n, 0);
+}
+
+
+void
+ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t first, ngx_uint_t n)
+{
+    ngx_http_ratelimit_query_settle(q, first, n, 1);
+}
+
+
+static void
+ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t first, ngx_uint_t n, ngx_uint_t commit)
+{
     ngx_uint_t                         i, last;
     ngx_http_ratelimit_query_t         range, part;
     const ngx_http_ratelimit_store_t  *store;
@@ -589,7 +607,12 @@ ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
                 ? &ngx_http_ratelimit_shm_store
                 : part.subjects[0].use->zone->store;
 
-        store->refund(&part);
+        if (commit) {
+            store->commit(&part);
+
+        } else {
+            store->refund(&part);
+        }
 
         for ( /* void */ ; i < first; i++) {
             q->items[i].cost = 0;

@@ -116,6 +116,7 @@ struct ngx_http_ratelimit_query_s {
  * cancel  done will not be called any more.  A charge, made or still to come,
  *         stays; with refund set, only that of an item without a cost does.
  * refund  refunds the items of an allowed query that have a cost
+ * commit  what items of an allowed query have reserved counts
  * look    another store refused the request: counts it where refused requests
  *         count, and sets allowed and all verdicts as decide does, though
  *         nothing else is charged.  NGX_DECLINED if that is not worth it.
@@ -128,6 +129,7 @@ typedef struct {
     ngx_int_t   (*decide)(ngx_http_ratelimit_query_t *q);
     void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t refund);
     void        (*refund)(ngx_http_ratelimit_query_t *q);
+    void        (*commit)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*look)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
 } ngx_http_ratelimit_store_t;
@@ -246,8 +248,13 @@ ngx_int_t ngx_http_ratelimit_query_look(ngx_http_ratelimit_query_t *q);
  */
 ngx_uint_t ngx_http_ratelimit_query_describe(ngx_http_ratelimit_query_t *q);
 
-/* refunds the items that have a cost, and sets it to 0 */
+/*
+ * Settle items of an allowed query, in the end and once: they are refunded if
+ * they have a cost, or count if they were reserved.  Their cost becomes 0.
+ */
 void ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t first, ngx_uint_t n);
+void ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n);
 
 /* before done was called; it will not be.  For refund see a store's cancel */
@@ -291,6 +298,7 @@ ngx_http_ratelimit_query_add(ngx_http_ratelimit_query_t *q, ngx_uint_t n,
         item->rule = rules++;
         item->cost = cost;
         item->insist = use->insist;
+        item->reserve = use->reserved;
         item++;
 
         subject->use = use;

@@ -329,6 +329,13 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     ratelimit_shape_fit(shape, 1);
 
     for (i = 0; i < zone->uses.nelts; i++) {
+
+        if (use[i]->reserved
+            && ratelimit_algorithms[shape->algorithm]->reserve != NULL)
+        {
+            shape->reserves = 1;
+        }
+
         for (k = 0; k < use[i]->nrules; k++) {
             zone->packed &= ratelimit_table_fit(shape, &use[i]->rules[k]);
         }
@@ -347,7 +354,7 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
         return NGX_ERROR;
     }
 
-    len = zone->name.len + zone->key_text.len + 5 * (NGX_INT32_LEN + 1) + 1;
+    len = zone->name.len + zone->key_text.len + 6 * (NGX_INT32_LEN + 1) + 1;
 
     p = ngx_pnalloc(cf->pool, len);
     if (p == NULL) {
@@ -355,9 +362,9 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     }
 
     zone->shm_zone->shm.name.data = p;
-    p = ngx_sprintf(p, "%V %d %uD %uD %uD %uD ", &zone->name,
+    p = ngx_sprintf(p, "%V %d %uD %uD %uD %uD %uD ", &zone->name,
                     (int) shape->algorithm, shape->buckets, shape->width,
-                    shape->ring, zone->packed);
+                    shape->ring, shape->reserves, zone->packed);
     p = ngx_cpymem(p, zone->key_text.data, zone->key_text.len);
     zone->shm_zone->shm.name.len = p - zone->shm_zone->shm.name.data;
 

@@ -310,6 +310,10 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
                   + rule->wait;
     }
 
+    if (table->kind.shape.reserves) {
+        horizon = ratelimit_max(horizon, 2 * RATELIMIT_RESERVED_TIME);
+    }
+
     if (__atomic_load_n(&header->horizon, __ATOMIC_RELAXED) >= horizon
         && ratelimit_table_class(table, rule))
     {

@@ -189,8 +189,13 @@ int ratelimit_table_decide_any(ratelimit_item_t *items,
 void ratelimit_table_describe(ratelimit_item_t *items,
     const ratelimit_place_t *places, size_t n);
 
-/* takes back what a decision charged; the verdicts hold the stamps */
+/*
+ * Settle a decision, whose verdicts hold the stamps: refund takes back what it
+ * charged or reserved, by commit its reservations count from now on.
+ */
 void ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me);
+void ratelimit_table_commit(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me);
 
 /* counters that were evicted alive since the table was made */

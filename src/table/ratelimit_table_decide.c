@@ -44,6 +44,9 @@ static ratelimit_inline void ratelimit_decide_charge(ratelimit_item_t *items,
     const ratelimit_kind_t *kind);
 static void ratelimit_decide_settle(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, uint32_t me);
+static void ratelimit_decide_settle_later(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
+    uint32_t me, unsigned commit);
 static ratelimit_inline void ratelimit_decide_remember(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_kind_t *kind,
     const ratelimit_clock_t *clock, uint64_t cost);
@@ -586,11 +589,42 @@ void
 ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me)
 {
-    size_t               i;
-    ratelimit_table_t   *table;
-    ratelimit_state_t   *state, words[2];
-    ratelimit_clock_t    now;
-    ratelimit_lockset_t  set;
+    ratelimit_decide_settle_later(items, places, n, clock, me, 0);
+}
+
+
+void
+ratelimit_table_commit(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    size_t    i;
+    uint64_t  stamps;
+
+    stamps = 0;
+
+    for (i = 0; i < n; i++) {
+        stamps |= items[i].verdict.stamp;
+    }
+
+    if (stamps & RATELIMIT_RESERVED) {
+        ratelimit_decide_settle_later(items, places, n, clock, me, 1);
+    }
+}
+
+
+/* the request is over: it is known what of it counts */
+
+static void
+ratelimit_decide_settle_later(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
+    uint32_t me, unsigned commit)
+{
+    size_t                i;
+    ratelimit_table_t    *table;
+    ratelimit_state_t    *state, words[2];
+    ratelimit_clock_t     now;
+    ratelimit_lockset_t   set;
+    ratelimit_settle_pt   settle;
 
     now = *clock;
 
@@ -602,18 +636,18 @@ ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
     ratelimit_lockset_lock(items, &set);
 
     for (i = 0; i < n; i++) {
+        table = places[i].active;
+        settle = commit ? table->algorithm->commit : table->algorithm->refund;
 
-        if (places[i].slot == NULL || items[i].cost == 0) {
+        if (places[i].slot == NULL || items[i].cost == 0 || settle == NULL) {
             continue;
         }
 
-        table = places[i].active;
         state = ratelimit_slot_state(table, &table->kind, places[i].slot,
                                      words);
 
-        table->algorithm->refund(&table->kind.shape, items[i].rule, state,
-                                 &now, items[i].verdict.stamp,
-                                 items[i].cost);
+        settle(&table->kind.shape, items[i].rule, state, &now,
+               items[i].verdict.stamp, items[i].cost);
 
         ratelimit_slot_write(&table->kind, places[i].slot, state);
     }

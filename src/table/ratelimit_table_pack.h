@@ -29,7 +29,7 @@ ratelimit_pack_possible(const ratelimit_shape_t *shape)
 
     form = ratelimit_algorithms[shape->algorithm]->form;
 
-    return form == RATELIMIT_FORM_TIME_COUNT
+    return (form == RATELIMIT_FORM_TIME_COUNT && !shape->reserves)
            || (form == RATELIMIT_FORM_SUB_WINDOWS && shape->buckets == 1);
 }
 

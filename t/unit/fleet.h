@@ -37,6 +37,7 @@ typedef struct {
     uint32_t                me;
     uint64_t                now;      /* us */
     unsigned                insist;   /* refused requests count, too */
+    unsigned                reserves; /* requests count by their end */
     uint64_t                asked;    /* so many */
     uint64_t                secret;   /* of the next table, if not 0 */
 
@@ -93,6 +94,7 @@ fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
 
     f->shape.algorithm = algorithm;
     f->shape.buckets = buckets;
+    f->shape.reserves = f->reserves;
 
     packed = 1;
 
@@ -148,6 +150,7 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
         items[i].rule = &f->rules[i];
         items[i].cost = cost;
         items[i].insist = f->insist;
+        items[i].reserve = 0;
         places[i].table = &f->table;
         places[i].hash = hash;
     }

@@ -29,8 +29,10 @@ static void table_two_periods(ratelimit_algorithm_e algorithm,
     uint32_t buckets);
 static void table_late_clock(ratelimit_algorithm_e algorithm,
     uint32_t buckets);
+static void table_reserve(ratelimit_algorithm_e algorithm);
 static void table_uptime(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets);
+static void table_sizes(void);
 static void table_many_rates(ratelimit_algorithm_e algorithm, uint32_t buckets,
     unsigned rates, unsigned periods);
 static void table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets,
@@ -357,6 +359,64 @@ table_late_clock(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
+/* what is under way takes room until it is settled, and then counts or not */
+
+static void
+table_reserve(ratelimit_algorithm_e algorithm)
+{
+    int                i, held, refused;
+    fleet_t            f;
+    ratelimit_item_t   items[3];
+    ratelimit_place_t  places[3];
+    ratelimit_clock_t  clock;
+
+    memset(&f, 0, sizeof(fleet_t));
+    memset(items, 0, sizeof(items));
+
+    f.n = 1;
+    f.reserves = 1;
+    f.rules[0] = fleet_rule(3, 30);
+
+    fleet_open(&f, SIZE, algorithm, 0);
+
+    clock.now = f.now;
+    clock.wall = f.now;
+    held = 0;
+
+    for (i = 0; i < 3; i++) {
+        items[i].rule = &f.rules[0];
+        items[i].cost = 1;
+        items[i].reserve = 1;
+        places[i].table = &f.table;
+        fleet_hash(&f, 1, &places[i].hash);
+
+        held += ratelimit_table_decide(&items[i], &places[i], 1, &clock, f.me);
+    }
+
+    f.now += 200 * RATELIMIT_SECOND;
+    clock.now = f.now;
+    clock.wall = f.now;
+    refused = !fleet_hit(&f, 1);
+
+    ratelimit_table_refund(&items[0], &places[0], 1, &clock, f.me);
+    ratelimit_table_commit(&items[1], &places[1], 1, &clock, f.me);
+    refused += fleet_hit(&f, 1) && !fleet_hit(&f, 1);
+
+    ratelimit_table_refund(&items[2], &places[2], 1, &clock, f.me);
+    refused += fleet_hit(&f, 1) && !fleet_hit(&f, 1);
+
+    f.now += 30 * RATELIMIT_SECOND;
+
+    for (i = 0; i < 3; i++) {
+        refused += fleet_hit(&f, 1);
+    }
+
+    tap_ok(held == 3 && refused == 6 && !fleet_hit(&f, 1),
+           "%s: reservations are held, refunded and counted",
+           ratelimit_algorithms[algorithm]->name);
+}
+
+
 /* a machine that is up for years: times need more bits than it seems */
 
 static void
@@ -505,6 +565,27 @@ table_wide(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit,
 }
 
 
+static void
+table_sizes(void)
+{
+    table_bytes(RATELIMIT_FIXED_WINDOW, 0, 100, 24 << 20, 24);
+    table_bytes(RATELIMIT_TOKEN_BUCKET, 0, 100, 24 << 20, 24);
+    table_bytes(RATELIMIT_LEAKY_BUCKET, 0, 100, 24 << 20, 24);
+    table_bytes(RATELIMIT_SLIDING_WINDOW, 1, 100, 24 << 20, 24);
+    table_bytes(RATELIMIT_SLIDING_WINDOW, 10, 100, 24 << 20, 60);
+    table_bytes(RATELIMIT_SLIDING_WINDOW, 60, 100, 24 << 20, 200);
+    table_bytes(RATELIMIT_SLIDING_LOG, 0, 10, 24 << 20, 64 + 5 * 10);
+    table_bytes(RATELIMIT_SLIDING_LOG, 0, 500, 24 << 20, 64 + 5 * 500);
+
+    table_wide(RATELIMIT_FIXED_WINDOW, 0, 20000000, 36);
+    table_wide(RATELIMIT_TOKEN_BUCKET, 0, 20000000, 36);
+    table_wide(RATELIMIT_LEAKY_BUCKET, 0, 20000000, 36);
+    table_wide(RATELIMIT_SLIDING_WINDOW, 1, 300000, 36);
+    table_wide(RATELIMIT_SLIDING_WINDOW, 10, 70000, 90);
+    table_wide(RATELIMIT_SLIDING_WINDOW, 60, 70000, 296);
+}
+
+
 int
 main(void)
 {
@@ -536,6 +617,9 @@ main(void)
     table_many_rates(RATELIMIT_TOKEN_BUCKET, 0, 1000, 1);
     table_many_rates(RATELIMIT_LEAKY_BUCKET, 0, 100, 100);
 
+    table_reserve(RATELIMIT_TOKEN_BUCKET);
+    table_reserve(RATELIMIT_LEAKY_BUCKET);
+
     table_insist(RATELIMIT_SLIDING_WINDOW, 1);
     table_insist(RATELIMIT_SLIDING_WINDOW, 10);
     table_insist(RATELIMIT_SLIDING_LOG, 0);
@@ -551,21 +635,7 @@ main(void)
     table_recency(RATELIMIT_SLIDING_WINDOW, 10);
     table_recency(RATELIMIT_TOKEN_BUCKET, 0);
 
-    table_bytes(RATELIMIT_FIXED_WINDOW, 0, 100, 24 << 20, 24);
-    table_bytes(RATELIMIT_TOKEN_BUCKET, 0, 100, 24 << 20, 24);
-    table_bytes(RATELIMIT_LEAKY_BUCKET, 0, 100, 24 << 20, 24);
-    table_bytes(RATELIMIT_SLIDING_WINDOW, 1, 100, 24 << 20, 24);
-    table_bytes(RATELIMIT_SLIDING_WINDOW, 10, 100, 24 << 20, 60);
-    table_bytes(RATELIMIT_SLIDING_WINDOW, 60, 100, 24 << 20, 200);
-    table_bytes(RATELIMIT_SLIDING_LOG, 0, 10, 24 << 20, 64 + 5 * 10);
-    table_bytes(RATELIMIT_SLIDING_LOG, 0, 500, 24 << 20, 64 + 5 * 500);
-
-    table_wide(RATELIMIT_FIXED_WINDOW, 0, 20000000, 36);
-    table_wide(RATELIMIT_TOKEN_BUCKET, 0, 20000000, 36);
-    table_wide(RATELIMIT_LEAKY_BUCKET, 0, 20000000, 36);
-    table_wide(RATELIMIT_SLIDING_WINDOW, 1, 300000, 36);
-    table_wide(RATELIMIT_SLIDING_WINDOW, 10, 70000, 90);
-    table_wide(RATELIMIT_SLIDING_WINDOW, 60, 70000, 296);
+    table_sizes();
 
     return tap_done();
 }
