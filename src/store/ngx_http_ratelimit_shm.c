@@ -6,12 +6,18 @@
 
 #include "store/ngx_http_ratelimit_shm.h"
 
+#include "table/ratelimit_clock.h"
+
 
 /* a clock that may go back would open and close limits at random */
 
 #if (nginx_version < 1013010) || !(NGX_HAVE_CLOCK_MONOTONIC)
 #error ngx_http_ratelimit_module needs nginx 1.13.10 and a monotonic clock
 #endif
+
+
+/* a worker without a number asks for one so often, in ms */
+#define NGX_HTTP_RATELIMIT_JOIN_TIME  1000
 
 
 static ngx_int_t ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q);
@@ -28,6 +34,9 @@ static ngx_int_t ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret,
     ngx_log_t *log);
 static void ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone);
+static ngx_int_t ngx_http_ratelimit_shm_join(ngx_cycle_t *cycle,
+    ngx_array_t *zones);
+static void ngx_http_ratelimit_shm_join_later(ngx_event_t *ev);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
@@ -42,6 +51,11 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
 
 
 uint32_t  ngx_http_ratelimit_self;
+uint64_t  ngx_http_ratelimit_wall;
+time_t    ngx_http_ratelimit_second;
+
+/* the same for all workers, see ratelimit_clock.h */
+static uint64_t  *ngx_http_ratelimit_clock;
 
 
 static ngx_int_t
@@ -56,6 +70,19 @@ ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t refund)
 {
     /* void: shared memory decides at once */
+}
+
+
+void
+ngx_http_ratelimit_shm_set_wall(ngx_time_t *tp)
+{
+    uint64_t  wall;
+
+    wall = ratelimit_clock_wall(ngx_http_ratelimit_clock, ngx_current_msec,
+                                (uint64_t) tp->sec * 1000 + tp->msec);
+
+    ngx_http_ratelimit_wall = (wall - ngx_current_msec) * 1000;
+    ngx_http_ratelimit_second = tp->sec;
 }
 
 
@@ -353,9 +380,8 @@ ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle)
 ngx_int_t
 ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
 {
-    ngx_uint_t                   i;
-    ngx_array_t                 *zones;
-    ngx_http_ratelimit_zone_t  **zone;
+    ngx_int_t     rc;
+    ngx_array_t  *zones;
 
     if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
     {
@@ -371,21 +397,67 @@ ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
-    zone = zones->elts;
+    rc = ngx_http_ratelimit_shm_join(cycle, zones);
 
-    ngx_http_ratelimit_self = ratelimit_lifelines_take(
-                                                   zone[0]->lifelines->data);
-
-    if (ngx_http_ratelimit_self == 0) {
-        ngx_log_error(NGX_LOG_ALERT, cycle->log, 0,
-                      "ratelimit knows no more than %d processes",
-                      RATELIMIT_LIFELINES);
-        return NGX_OK;
+    if (rc != NGX_DECLINED) {
+        return rc;
     }
+
+    ngx_log_error(NGX_LOG_ALERT, cycle->log, 0,
+                  "ratelimit knows no more than %d processes",
+                  RATELIMIT_LIFELINES);
+
+    return ngx_http_ratelimit_timer_start(cycle,
+                                          ngx_http_ratelimit_shm_join_later,
+                                          zones);
+}
+
+
+/* NGX_DECLINED if too many processes have a number already */
+
+static ngx_int_t
+ngx_http_ratelimit_shm_join(ngx_cycle_t *cycle, ngx_array_t *zones)
+{
+    uint32_t                     self;
+    ngx_uint_t                   i;
+    ratelimit_lifelines_t       *lifelines;
+    ngx_http_ratelimit_zone_t  **zone;
+
+    zone = zones->elts;
+    lifelines = zone[0]->lifelines->data;
+
+    self = ratelimit_lifelines_take(lifelines);
+
+    if (self == 0) {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_ratelimit_clock = ratelimit_lifelines_clock(lifelines);
+    ngx_http_ratelimit_self = self;
 
     for (i = 0; i < zones->nelts; i++) {
         ngx_http_ratelimit_shm_init_rules(zone[i]);
     }
 
     return ngx_http_ratelimit_reload_watch(cycle, zones);
+}
+
+
+static void
+ngx_http_ratelimit_shm_join_later(ngx_event_t *ev)
+{
+    ngx_int_t          rc;
+    ngx_connection_t  *c;
+
+    c = ev->data;
+
+    rc = ngx_http_ratelimit_shm_join((ngx_cycle_t *) ngx_cycle, c->data);
+
+    if (rc == NGX_DECLINED) {
+        ngx_add_timer(ev, NGX_HTTP_RATELIMIT_JOIN_TIME);
+        return;
+    }
+
+    ngx_log_error(NGX_LOG_NOTICE, ev->log, 0,
+                  "ratelimit has a number for this process now");
 }

@@ -17,6 +17,15 @@
 /* the number of the worker in locks, 0 if it must not take any */
 extern uint32_t  ngx_http_ratelimit_self;
 
+/* the wall clock is so much ahead of the monotonic one, in us */
+extern uint64_t  ngx_http_ratelimit_wall;
+
+/* of the wall clock, when this was compared with the clocks */
+extern time_t    ngx_http_ratelimit_second;
+
+/* compares with the clocks, and with what other workers have found */
+void ngx_http_ratelimit_shm_set_wall(ngx_time_t *tp);
+
 void ngx_http_ratelimit_shm_log_evictions(ngx_http_ratelimit_query_t *q);
 
 /* makes new memory ready for a table: zeros, and no free pages for the slab
@@ -69,9 +78,12 @@ ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
 
     tp = ngx_timeofday();
 
+    if (tp->sec != ngx_http_ratelimit_second) {
+        ngx_http_ratelimit_shm_set_wall(tp);
+    }
+
     clock->now = (uint64_t) ngx_current_msec * 1000;
-    clock->wall = (uint64_t) tp->sec * RATELIMIT_SECOND
-                  + (uint64_t) tp->msec * 1000;
+    clock->wall = clock->now + ngx_http_ratelimit_wall;
 }
 
 

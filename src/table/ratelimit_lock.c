@@ -40,6 +40,7 @@ typedef struct {
 
 
 struct ratelimit_lifelines_s {
+    uint64_t                        clock;
     ratelimit_lifeline_t            line[RATELIMIT_LIFELINES];
 };
 
@@ -83,6 +84,13 @@ ratelimit_lifelines_create(void *memory)
     (void) pthread_mutexattr_destroy(&attr);
 
     return rc == 0 ? lifelines : NULL;
+}
+
+
+uint64_t *
+ratelimit_lifelines_clock(ratelimit_lifelines_t *lifelines)
+{
+    return &lifelines->clock;
 }
 
 

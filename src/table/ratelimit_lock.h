@@ -37,6 +37,9 @@ size_t ratelimit_lifelines_size(void);
  */
 ratelimit_lifelines_t *ratelimit_lifelines_create(void *memory);
 
+/* a word of the same memory, for ratelimit_clock.h; 0 at first */
+uint64_t *ratelimit_lifelines_clock(ratelimit_lifelines_t *lifelines);
+
 /* the calling process' name, never 0; 0 if there are too many processes */
 uint32_t ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines);
 
