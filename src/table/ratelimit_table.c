@@ -320,6 +320,12 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
         return;
     }
 
+    /* a lock without a name would be taken over by the next process */
+
+    if (me == 0) {
+        return;
+    }
+
     ratelimit_lock(&header->lock, me, table->lifelines);
 
     if (header->horizon < horizon) {
