@@ -40,6 +40,7 @@ subtest 'soft' => \&soft;
 subtest 'two zones' => \&two_zones;
 subtest 'fewer' => \&fewer;
 subtest 'the new size' => \&new_size;
+subtest 'resized again and again' => \&resized_often;
 subtest 'reset' => \&reset_zones;
 subtest 'without any zone and back' => \&off_and_on;
 subtest 'a reload that fails' => \&fails;
@@ -426,6 +427,58 @@ sub remembered {
     my $tally = $gateway->load(depth => 8, requests => [@requests]);
 
     return scalar grep { $_->{429} } values %{$tally->{keys}};
+}
+
+
+# all tables together take at most three times the larger size; what is in use
+# moves along
+
+sub resized_often {
+    my $gateway = start(zone('fixed_window', 2, '4m'));
+    my @refused;
+
+    $gateway->load(requests => [(['/', 'often']) x 2]);
+
+    for my $i (1 .. 8) {
+        my $tally = $gateway->load(requests => [['/', 'often'], ['/', "k$i"]]);
+
+        push @refused, $tally->{keys}{often}{429} || 0;
+        $gateway->reload(zone('fixed_window', 2, $i % 2 ? '5m' : '4m'));
+        settle($gateway);
+    }
+
+    is("@refused", join(' ', (1) x 8), 'a client in use stays refused');
+
+    # tables are given up when they are sealed, a moment after old workers went
+
+    ok(Gateway::await(sub {
+        $gateway->reload(zone('fixed_window', 2, '4m'));
+        settle($gateway);
+
+        return mapped(($gateway->current_workers)[0]) <= 15 << 20;
+    }, 'older tables to be given up'), 'all tables take 15 MB at most');
+
+    quiet($gateway);
+}
+
+
+# bytes of shared memory that a worker has mapped, of zones of some size
+
+sub mapped {
+    my ($pid) = @_;
+
+    no warnings 'portable';    # addresses have 64 bits
+
+    my $sum = 0;
+
+    for (split /\n/, Gateway::slurp("/proc/$pid/maps")) {
+        my ($from, $to) = m{^([0-9a-f]+)-([0-9a-f]+) .*/dev/zero} or next;
+        my $size = hex($to) - hex($from);
+
+        $sum += $size if $size > 1 << 20;
+    }
+
+    return $sum;
 }
 
 

@@ -20,6 +20,9 @@
 #define NGX_HTTP_RATELIMIT_SEAL_TIME   100
 #define NGX_HTTP_RATELIMIT_SPENT_TIME  10000
 
+/* all tables of a zone together are at most so many times the largest one */
+#define NGX_HTTP_RATELIMIT_MAX_TABLES  3
+
 
 typedef struct ngx_http_ratelimit_generation_s
     ngx_http_ratelimit_generation_t;
@@ -112,14 +115,37 @@ ngx_int_t
 ngx_http_ratelimit_reload_follow(ngx_http_ratelimit_zone_t *zone,
     ratelimit_table_t *older)
 {
+    size_t              size, total, largest;
     ngx_int_t           rc;
     ratelimit_table_t  *newer;
 
     newer = zone->table;
 
+    (void) ratelimit_table_memory(newer, &size);
+
+    total = size;
+    largest = size;
+
     for ( /* void */ ; older; older = older->older) {
 
         if (ratelimit_table_spent(older, (uint64_t) ngx_current_msec * 1000)) {
+            break;
+        }
+
+        (void) ratelimit_table_memory(older, &size);
+
+        total += size;
+        largest = ngx_max(largest, size);
+
+        /* one that is not sealed is in use, or has taken no memory yet */
+
+        if (ratelimit_table_sealed(older)
+            && total > NGX_HTTP_RATELIMIT_MAX_TABLES * largest)
+        {
+            ngx_log_error(NGX_LOG_NOTICE, zone->shm_zone->shm.log, 0,
+                          "ratelimit zone \"%V\" was resized again: counters "
+                          "that no request has used since an earlier resize "
+                          "are dropped", &zone->name);
             break;
         }
 
