@@ -36,6 +36,7 @@ static void ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone);
 static ngx_int_t ngx_http_ratelimit_shm_join(ngx_cycle_t *cycle,
     ngx_array_t *zones);
+static void ngx_http_ratelimit_shm_log_stalled(uint32_t pid);
 static void ngx_http_ratelimit_shm_join_later(ngx_event_t *ev);
 
 
@@ -432,6 +433,8 @@ ngx_http_ratelimit_shm_join(ngx_cycle_t *cycle, ngx_array_t *zones)
         return NGX_DECLINED;
     }
 
+    ratelimit_lock_stalled = ngx_http_ratelimit_shm_log_stalled;
+
     ngx_http_ratelimit_clock = ratelimit_lifelines_clock(lifelines);
     ngx_http_ratelimit_self = self;
 
@@ -440,6 +443,14 @@ ngx_http_ratelimit_shm_join(ngx_cycle_t *cycle, ngx_array_t *zones)
     }
 
     return ngx_http_ratelimit_reload_watch(cycle, zones);
+}
+
+
+static void
+ngx_http_ratelimit_shm_log_stalled(uint32_t pid)
+{
+    ngx_log_error(NGX_LOG_ALERT, ngx_cycle->log, 0,
+                  "ratelimit waits for process %uD, which holds a lock", pid);
 }
 
 

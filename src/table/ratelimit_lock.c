@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "table/ratelimit_lock.h"
 
@@ -33,9 +34,14 @@
 #define RATELIMIT_PATIENCE       256
 
 
+/* ns */
+#define RATELIMIT_STALLED        1000000000
+
+
 typedef struct {
     pthread_mutex_t                 mutex;
     uint32_t                        taken;    /* times, never 0 in a name */
+    uint32_t                        pid;      /* of the process that took it */
 } ratelimit_lifeline_t;
 
 
@@ -46,8 +52,13 @@ struct ratelimit_lifelines_s {
 
 
 static uint32_t ratelimit_lifeline_claim(ratelimit_lifeline_t *line);
+static uint64_t ratelimit_lock_patience(ratelimit_lock_t *lock,
+    ratelimit_lifelines_t *lifelines, uint64_t since);
 static int ratelimit_lock_take_over(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines);
+
+
+void (*ratelimit_lock_stalled)(uint32_t pid);
 
 
 static const struct timespec  ratelimit_lock_nap = { 0, 100000 };
@@ -103,6 +114,9 @@ ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines)
         taken = ratelimit_lifeline_claim(&lifelines->line[i]);
 
         if (taken) {
+            __atomic_store_n(&lifelines->line[i].pid, (uint32_t) getpid(),
+                             __ATOMIC_RELAXED);
+
             return (taken << RATELIMIT_LIFELINE_BITS) | i;
         }
     }
@@ -177,6 +191,8 @@ ratelimit_lock_yield(void)
     for (i = 0; i < RATELIMIT_PAUSES; i++) {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile ("isb" ::: "memory");
 #else
         __asm__ volatile ("" ::: "memory");
 #endif
@@ -189,6 +205,9 @@ ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines)
 {
     unsigned  spins, yields;
+    uint64_t  since;
+
+    since = 0;
 
     for (yields = 1; /* void */ ; yields++) {
 
@@ -205,6 +224,7 @@ ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
 
         } else {
             (void) nanosleep(&ratelimit_lock_nap, NULL);
+            since = ratelimit_lock_patience(lock, lifelines, since);
         }
 
         if (yields % RATELIMIT_YIELDS == 0
@@ -213,6 +233,45 @@ ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
             return;
         }
     }
+}
+
+
+/*
+ * Reports once that a wait lasts too long.  Takes the time at which it began, 0
+ * at first, and returns it, or the end of all times if that was reported.
+ */
+
+static uint64_t
+ratelimit_lock_patience(ratelimit_lock_t *lock,
+    ratelimit_lifelines_t *lifelines, uint64_t since)
+{
+    uint32_t         holder;
+    uint64_t         now;
+    struct timespec  ts;
+
+    if (since == UINT64_MAX || clock_gettime(CLOCK_MONOTONIC, &ts) != 0) {
+        return since;
+    }
+
+    now = (uint64_t) ts.tv_sec * 1000000000 + (uint64_t) ts.tv_nsec;
+
+    if (since == 0) {
+        return now;
+    }
+
+    if (now - since < RATELIMIT_STALLED) {
+        return since;
+    }
+
+    holder = (uint32_t) __atomic_load_n(lock, __ATOMIC_RELAXED);
+
+    if (holder && ratelimit_lock_stalled) {
+        holder &= RATELIMIT_LIFELINES - 1;
+        ratelimit_lock_stalled(__atomic_load_n(&lifelines->line[holder].pid,
+                                               __ATOMIC_RELAXED));
+    }
+
+    return UINT64_MAX;
 }
 
 

@@ -43,6 +43,12 @@ uint64_t *ratelimit_lifelines_clock(ratelimit_lifelines_t *lifelines);
 /* the calling process' name, never 0; 0 if there are too many processes */
 uint32_t ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines);
 
+/*
+ * Is called once for each wait that lasts longer than a second, with the id of
+ * the process that holds the lock: it lives, but does not run.  NULL at first.
+ */
+extern void (*ratelimit_lock_stalled)(uint32_t pid);
+
 int ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t name);
 
 
