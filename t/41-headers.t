@@ -606,3 +606,18 @@ text
  "RateLimit-Policy: \"slow28\";q=1;w=9\nRateLimit: \"slow28\";r=0;.*",
  "RateLimit-Policy: \"token28\";q=6;w=10800\nRateLimit: \"token28\";r=5;.*",
  "RateLimit-Policy: \"plain28\";q=2;w=3600\nRateLimit: \"plain28\";r=1;.*"]
+
+
+
+=== TEST 29: a stage whose only limit has a malformed rate has no policy
+--- http_config
+    ratelimit_zone $arg_k zone=malformed29:1m rate=$arg_r;
+    ratelimit_zone $arg_k zone=fine29:1m rate=2r/h;
+--- config
+    location /t { ratelimit zone=malformed29; ratelimit zone=fine29 after_auth;
+                  ratelimit_headers ietf; try_files /index.html =404; }
+--- request
+GET /t?k=a&r=x
+--- response_headers_like
+RateLimit-Policy: "fine29";q=2;w=3600
+RateLimit: "fine29";r=1;.*

@@ -174,19 +174,13 @@ ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx)
 
 
 ngx_uint_t
-ngx_http_ratelimit_next_limit(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
+ngx_http_ratelimit_next_sorted(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
     ngx_uint_t                   k, next;
     ngx_http_ratelimit_rules_t  *rules;
     ngx_http_ratelimit_limit_t  *last, *best;
 
-    rules = ngx_http_ratelimit_item_rules(q, i < q->n ? i : 0);
-
-    if (!rules->limit->sorted) {
-        return i < q->n ? i + rules->nrules : 0;
-    }
-
-    last = (i < q->n) ? rules->limit : NULL;
+    last = (i < q->n) ? ngx_http_ratelimit_item_rules(q, i)->limit : NULL;
     best = NULL;
     next = q->n;
 

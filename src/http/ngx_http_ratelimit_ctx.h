@@ -109,11 +109,8 @@ void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx,
  */
 void ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx);
 
-/*
- * The first item of the limit that follows in the order of the directives; q->n
- * begins, and ends.
- */
-ngx_uint_t ngx_http_ratelimit_next_limit(ngx_http_ratelimit_query_t *q,
+/* the limit that follows in the order of the directives, if that differs */
+ngx_uint_t ngx_http_ratelimit_next_sorted(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i);
 
 /* whether there are figures: at least one limit was asked */
@@ -209,6 +206,28 @@ static ngx_inline ngx_http_ratelimit_rules_t *
 ngx_http_ratelimit_item_rules(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
     return q->subjects[i].data;
+}
+
+
+/* the first items of limits, in the order of the directives; q->n ends */
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_first_limit(ngx_http_ratelimit_query_t *q)
+{
+    return q->n && ngx_http_ratelimit_item_rules(q, 0)->limit->sorted
+           ? ngx_http_ratelimit_next_sorted(q, q->n) : 0;
+}
+
+
+static ngx_inline ngx_uint_t
+ngx_http_ratelimit_next_limit(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
+{
+    ngx_http_ratelimit_rules_t  *rules;
+
+    rules = ngx_http_ratelimit_item_rules(q, i);
+
+    return rules->limit->sorted ? ngx_http_ratelimit_next_sorted(q, i)
+                                : i + rules->nrules;
 }
 
 

@@ -22,16 +22,16 @@ typedef enum {
 
 
 static ngx_int_t ngx_http_ratelimit_run_rule(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_loc_conf_t *rlcf);
+    ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_int_t ngx_http_ratelimit_run_simple(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_loc_conf_t *rlcf);
+    ngx_http_ratelimit_loc_conf_t *rlcf);
 static ngx_int_t ngx_http_ratelimit_run(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf, ngx_uint_t stage);
 static void *ngx_http_ratelimit_get_rows(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t n, ngx_uint_t stage);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_start(
-    ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_loc_conf_t *rlcf, ngx_http_ratelimit_kind_e kind);
+    ngx_http_request_t *r, ngx_http_ratelimit_loc_conf_t *rlcf,
+    ngx_http_ratelimit_kind_e kind);
 static ngx_int_t ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t stage);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_decide(
@@ -67,46 +67,42 @@ static ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
 ngx_int_t
 ngx_http_ratelimit_handler(ngx_http_request_t *r)
 {
-    ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_set_t       *set;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
     set = rlcf->set;
 
-    if (set == NULL || (r != r->main && ngx_http_ratelimit_is_spared(r))) {
+    if (set == NULL) {
         return NGX_DECLINED;
     }
 
-    ctx = ngx_http_get_module_ctx(r, ngx_http_ratelimit_module);
+    /* a subrequest is internal, too */
 
     if (!set->simple || rlcf->bypass != NULL || r->internal
-        || (ctx != NULL && !ctx->fresh))
+        || ngx_http_get_module_ctx(r, ngx_http_ratelimit_module) != NULL)
     {
         return ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_BEFORE_AUTH);
     }
 
-    return (set->nrules_before == 1)
-           ? ngx_http_ratelimit_run_rule(r, ctx, rlcf)
-           : ngx_http_ratelimit_run_simple(r, ctx, rlcf);
+    return (set->nrules_before == 1) ? ngx_http_ratelimit_run_rule(r, rlcf)
+                                     : ngx_http_ratelimit_run_simple(r, rlcf);
 }
 
 
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_run_rule(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_loc_conf_t *rlcf)
+    ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    return ngx_http_ratelimit_start(r, ctx, rlcf,
-                                    NGX_HTTP_RATELIMIT_SIMPLE_RULE);
+    return ngx_http_ratelimit_start(r, rlcf, NGX_HTTP_RATELIMIT_SIMPLE_RULE);
 }
 
 
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_run_simple(ngx_http_request_t *r,
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_loc_conf_t *rlcf)
+    ngx_http_ratelimit_loc_conf_t *rlcf)
 {
-    return ngx_http_ratelimit_start(r, ctx, rlcf,
-                                    NGX_HTTP_RATELIMIT_SIMPLE_LIMITS);
+    return ngx_http_ratelimit_start(r, rlcf, NGX_HTTP_RATELIMIT_SIMPLE_LIMITS);
 }
 
 
@@ -119,9 +115,7 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    if (rlcf->set != NULL && !ngx_http_ratelimit_is_unauthorized(r)
-        && (r == r->main || !ngx_http_ratelimit_is_spared(r)))
-    {
+    if (rlcf->set != NULL && !ngx_http_ratelimit_is_unauthorized(r)) {
         rc = ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
 
         if (rc != NGX_DECLINED) {
@@ -151,7 +145,9 @@ ngx_http_ratelimit_run(ngx_http_request_t *r,
 
     set = rlcf->set;
 
-    if (!(set->stages & stage)) {
+    if (!(set->stages & stage)
+        || (r != r->main && ngx_http_ratelimit_is_spared(r)))
+    {
         return NGX_DECLINED;
     }
 
@@ -246,23 +242,19 @@ ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
 /* the first decision about a request, by limits before authentication */
 
 static ratelimit_inline ngx_int_t
-ngx_http_ratelimit_start(ngx_http_request_t *r, ngx_http_ratelimit_ctx_t *ctx,
+ngx_http_ratelimit_start(ngx_http_request_t *r,
     ngx_http_ratelimit_loc_conf_t *rlcf, ngx_http_ratelimit_kind_e kind)
 {
     ngx_uint_t                   n;
+    ngx_http_ratelimit_ctx_t    *ctx;
     ngx_http_ratelimit_query_t  *q;
 
     n = (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE) ? 1
                                                  : rlcf->set->nrules_before;
 
+    ctx = ngx_http_ratelimit_create_ctx(r, n);
     if (ctx == NULL) {
-        ctx = ngx_http_ratelimit_create_ctx(r, n);
-        if (ctx == NULL) {
-            return NGX_HTTP_INTERNAL_SERVER_ERROR;
-        }
-
-    } else {
-        ctx->fresh = 0;
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
 
     ctx->conf = rlcf;

@@ -191,7 +191,7 @@ ngx_http_ratelimit_policies_len(ngx_http_ratelimit_ctx_t *ctx)
 {
     size_t                       len;
     ngx_uint_t                   i, k;
-    ngx_http_ratelimit_rules_t   *plan;
+    ngx_http_ratelimit_rules_t  *plan;
     ngx_http_ratelimit_query_t  *q;
 
     len = 0;
@@ -214,7 +214,7 @@ ngx_http_ratelimit_write_policies(ngx_http_ratelimit_ctx_t *ctx, u_char *p)
 {
     u_char                      *start;
     ngx_uint_t                   i, k;
-    ngx_http_ratelimit_rules_t   *plan;
+    ngx_http_ratelimit_rules_t  *plan;
     ngx_http_ratelimit_query_t  *q;
 
     start = p;
@@ -222,7 +222,7 @@ ngx_http_ratelimit_write_policies(ngx_http_ratelimit_ctx_t *ctx, u_char *p)
     for (i = 0; i < ctx->nqueries; i++) {
         q = &ctx->queries[i];
 
-        for (k = ngx_http_ratelimit_next_limit(q, q->n);
+        for (k = ngx_http_ratelimit_first_limit(q);
              k < q->n;
              k = ngx_http_ratelimit_next_limit(q, k))
         {

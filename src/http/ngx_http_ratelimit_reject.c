@@ -62,7 +62,7 @@ ngx_int_t
 ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t                      status;
+    ngx_uint_t                      status, grpc;
     ngx_http_request_t             *r;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
@@ -81,9 +81,12 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     ctx->refused = 1;
     ctx->status = NGX_HTTP_RATELIMIT_REJECTED;
 
+    grpc = ngx_http_ratelimit_is_grpc(r);
+
     /* statuses of nginx's own are not sent to clients */
 
-    if (r != r->main
+    if ((rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF && !grpc)
+        || r != r->main
         || status == NGX_HTTP_CLOSE
         || (status >= NGX_HTTP_NGINX_CODES
             && status < NGX_HTTP_INTERNAL_SERVER_ERROR)
@@ -92,13 +95,9 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
         return status;
     }
 
-    if (ngx_http_ratelimit_is_grpc(r)) {
+    if (grpc) {
         ngx_http_finalize_request(r, ngx_http_ratelimit_send_grpc(r));
         return NGX_DONE;
-    }
-
-    if (rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF) {
-        return status;
     }
 
     ngx_http_finalize_request(r, ngx_http_ratelimit_send_problem(ctx, q));
@@ -328,7 +327,7 @@ ngx_http_ratelimit_write_violated(ngx_http_ratelimit_query_t *q, u_char *p)
 
     start = p;
 
-    for (i = ngx_http_ratelimit_next_limit(q, q->n);
+    for (i = ngx_http_ratelimit_first_limit(q);
          i < q->n;
          i = ngx_http_ratelimit_next_limit(q, i))
     {
@@ -380,7 +379,7 @@ ngx_http_ratelimit_is_written(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 
     name = &ngx_http_ratelimit_item_rules(q, i)->limit->quoted_name;
 
-    for (k = ngx_http_ratelimit_next_limit(q, q->n);
+    for (k = ngx_http_ratelimit_first_limit(q);
          k != i;
          k = ngx_http_ratelimit_next_limit(q, k))
     {
