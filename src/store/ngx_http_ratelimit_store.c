@@ -134,6 +134,10 @@ ngx_http_ratelimit_query_prepare(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
     use = NULL;
     remote = 0;
 
+    /* the first rule sets it, which clang does not see */
+
+    ngx_memzero(&hash, sizeof(ratelimit_hash_t));
+
 #pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
