@@ -513,7 +513,7 @@ ngx_http_ratelimit_pass(ngx_http_ratelimit_ctx_t *ctx,
     item = q->items;
 
     for (i = 0; i < n; i++) {
-        if (item[i].verdict.soft || item[i].verdict.delay) {
+        if (item[i].verdict.soft | item[i].verdict.delay) {
             return ngx_http_ratelimit_pass_above(ctx, q);
         }
     }
