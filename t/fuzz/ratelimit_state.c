@@ -86,7 +86,10 @@ static void
 fuzz_rule(fuzz_input_t *in, ratelimit_algorithm_e algorithm,
     ratelimit_rule_t *rule)
 {
-    uint64_t  most;
+    uint64_t                      most;
+    const ratelimit_algorithm_t  *traits;
+
+    traits = ratelimit_algorithms[algorithm];
 
     memset(rule, 0, sizeof(ratelimit_rule_t));
 
@@ -98,16 +101,14 @@ fuzz_rule(fuzz_input_t *in, ratelimit_algorithm_e algorithm,
         most = RATELIMIT_MAX_LIMIT;
     }
 
-    if (algorithm == RATELIMIT_SLIDING_LOG && most > FUZZ_MAX_LOG) {
+    if (traits->sized && most > FUZZ_MAX_LOG) {
         most = FUZZ_MAX_LOG;
     }
 
     rule->limit = fuzz_between(in, 1, most);
     rule->capacity = rule->limit;
 
-    if (algorithm == RATELIMIT_TOKEN_BUCKET
-        || algorithm == RATELIMIT_LEAKY_BUCKET)
-    {
+    if (traits->takes & (RATELIMIT_TAKES_CAPACITY|RATELIMIT_TAKES_BURST)) {
         rule->capacity = fuzz_between(in, 1, most);
     }
 

@@ -204,6 +204,7 @@ exhaustive_algorithm(ratelimit_algorithm_e algorithm)
 {
     uint32_t           form, forms;
     uint64_t           limit, period, soft;
+    unsigned           takes, capacity;
     ratelimit_rule_t  *rule;
 
     static exhaustive_run_t  run;
@@ -211,8 +212,9 @@ exhaustive_algorithm(ratelimit_algorithm_e algorithm)
     memset(&run, 0, sizeof(exhaustive_run_t));
 
     rule = &run.world.rule;
-    forms = (algorithm == RATELIMIT_FIXED_WINDOW
-             || algorithm == RATELIMIT_SLIDING_LOG) ? 1 : 3;
+    takes = ratelimit_algorithms[algorithm]->takes;
+    capacity = takes & (RATELIMIT_TAKES_CAPACITY|RATELIMIT_TAKES_BURST);
+    forms = (capacity || takes & RATELIMIT_TAKES_BUCKETS) ? 3 : 1;
 
     for (limit = 1; limit <= 3; limit++) {
         for (period = 1; period <= 5; period += 2) {
@@ -222,8 +224,7 @@ exhaustive_algorithm(ratelimit_algorithm_e algorithm)
 
                     rule->limit = limit;
                     rule->period = period;
-                    rule->capacity = (algorithm >= RATELIMIT_TOKEN_BUCKET)
-                                     ? form : limit;
+                    rule->capacity = capacity ? form : limit;
                     rule->ceiling = rule->capacity + soft;
 
                     exhaustive_rule(&run, algorithm, form);

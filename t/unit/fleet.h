@@ -77,6 +77,16 @@ fleet_rule(uint64_t limit, uint64_t seconds)
 }
 
 
+/* the usual number of sub-windows, 0 if the algorithm has none */
+
+static uint32_t __attribute__((unused))
+fleet_buckets(ratelimit_algorithm_e algorithm)
+{
+    return (ratelimit_algorithms[algorithm]->takes & RATELIMIT_TAKES_BUCKETS)
+           ? 10 : 0;
+}
+
+
 /* opens a table for the rules that the fleet has */
 
 static void __attribute__((unused))

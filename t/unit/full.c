@@ -242,18 +242,19 @@ full_dead_holder(void)
 int
 main(void)
 {
+    unsigned  i;
+
     (void) alarm(60);   /* a hang is a failure */
 
     full_two_new(RATELIMIT_SLIDING_LOG, 0);
     full_two_new(RATELIMIT_SLIDING_WINDOW, 60);
 
-    full_given_back(RATELIMIT_FIXED_WINDOW, 0);
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        full_given_back(i, fleet_buckets(i));
+    }
+
     full_given_back(RATELIMIT_SLIDING_WINDOW, 1);
-    full_given_back(RATELIMIT_SLIDING_WINDOW, 10);
     full_given_back(RATELIMIT_SLIDING_WINDOW, 60);
-    full_given_back(RATELIMIT_SLIDING_LOG, 0);
-    full_given_back(RATELIMIT_TOKEN_BUCKET, 0);
-    full_given_back(RATELIMIT_LEAKY_BUCKET, 0);
 
     full_old_offenders(RATELIMIT_FIXED_WINDOW, 0, 20000);
     full_old_offenders(RATELIMIT_SLIDING_WINDOW, 1, 20000);

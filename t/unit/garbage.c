@@ -34,7 +34,10 @@ static int garbage_sound(const ratelimit_rule_t *rule,
 static void
 garbage_rule(ratelimit_rule_t *rule, ratelimit_algorithm_e i)
 {
-    uint64_t  most;
+    uint64_t                      most;
+    const ratelimit_algorithm_t  *traits;
+
+    traits = ratelimit_algorithms[i];
 
     memset(rule, 0, sizeof(ratelimit_rule_t));
 
@@ -46,14 +49,14 @@ garbage_rule(ratelimit_rule_t *rule, ratelimit_algorithm_e i)
         most = RATELIMIT_MAX_LIMIT;
     }
 
-    if (i == RATELIMIT_SLIDING_LOG && most > 300) {
+    if (traits->sized && most > 300) {
         most = 300;
     }
 
     rule->limit = 1 + random_bits(32) % most;
     rule->capacity = rule->limit;
 
-    if (i >= RATELIMIT_TOKEN_BUCKET) {
+    if (traits->takes & (RATELIMIT_TAKES_CAPACITY|RATELIMIT_TAKES_BURST)) {
         rule->capacity = 1 + random_bits(32) % most;
     }
 

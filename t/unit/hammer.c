@@ -375,17 +375,17 @@ hammer_dead_holder(void)
 int
 main(void)
 {
+    unsigned  i;
+
     (void) alarm(120);   /* a hang is a failure */
 
     hammer_dead_holder();
 
-    hammer_exact(RATELIMIT_FIXED_WINDOW, 0, 1);
-    hammer_exact(RATELIMIT_SLIDING_WINDOW, 1, 1);
-    hammer_exact(RATELIMIT_SLIDING_WINDOW, 10, 1);
-    hammer_exact(RATELIMIT_SLIDING_LOG, 0, 1);
-    hammer_exact(RATELIMIT_TOKEN_BUCKET, 0, 1);
-    hammer_exact(RATELIMIT_LEAKY_BUCKET, 0, 1);
+    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
+        hammer_exact(i, fleet_buckets(i), 1);
+    }
 
+    hammer_exact(RATELIMIT_SLIDING_WINDOW, 1, 1);
     hammer_exact(RATELIMIT_FIXED_WINDOW, 0, 2);
     hammer_exact(RATELIMIT_SLIDING_WINDOW, 10, 2);
 

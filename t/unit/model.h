@@ -62,8 +62,14 @@ model_init(model_t *m, ratelimit_algorithm_e algorithm, uint64_t buckets,
 static int
 model_is_bucket(const model_t *m)
 {
-    return (m->algorithm == RATELIMIT_TOKEN_BUCKET
-            || m->algorithm == RATELIMIT_LEAKY_BUCKET);
+    return ratelimit_algorithms[m->algorithm]->drips;
+}
+
+
+static int
+model_takes(const model_t *m, unsigned takes)
+{
+    return (ratelimit_algorithms[m->algorithm]->takes & takes) != 0;
 }
 
 
@@ -205,7 +211,7 @@ model_admits(const model_t *m, model_int_t t, uint64_t cost)
 
     room = (model_int_t) (m->rule->ceiling - cost) * m->rule->period;
 
-    if (m->algorithm == RATELIMIT_TOKEN_BUCKET) {
+    if (model_takes(m, RATELIMIT_TAKES_WAIT)) {
         room += (model_int_t) m->rule->wait * m->rule->limit;
     }
 
@@ -404,12 +410,12 @@ model_measure(const model_t *m, const ratelimit_clock_t *clock,
         return;
     }
 
-    if (m->algorithm == RATELIMIT_TOKEN_BUCKET) {
+    if (model_takes(m, RATELIMIT_TAKES_WAIT)) {
         v->delay = model_ceil(model_max(0, used - m->rule->ceiling * unit),
                               m->rule->limit);
     }
 
-    if (m->algorithm == RATELIMIT_LEAKY_BUCKET
+    if (model_takes(m, RATELIMIT_TAKES_BURST)
         && m->rule->free != RATELIMIT_NODELAY)
     {
         free = m->rule->free;

@@ -12,9 +12,6 @@
 #define SIZE  (1 << 20)
 
 
-static const uint32_t  table_buckets[] = { 0, 10, 0, 0, 0 };
-
-
 static void table_counts(ratelimit_algorithm_e algorithm, uint32_t buckets,
     uint64_t limit);
 static void table_two_limits(ratelimit_algorithm_e algorithm, uint32_t
@@ -589,17 +586,19 @@ table_sizes(void)
 int
 main(void)
 {
-    unsigned  i;
+    unsigned  i, buckets;
 
     for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
-        table_counts(i, table_buckets[i], 20);
-        table_two_limits(i, table_buckets[i]);
-        table_refund(i, table_buckets[i]);
-        table_flood(i, table_buckets[i]);
-        table_expiry(i, table_buckets[i]);
-        table_late_clock(i, table_buckets[i]);
-        table_uptime(i, table_buckets[i]);
-        table_insist_beside(i, table_buckets[i]);
+        buckets = fleet_buckets(i);
+
+        table_counts(i, buckets, 20);
+        table_two_limits(i, buckets);
+        table_refund(i, buckets);
+        table_flood(i, buckets);
+        table_expiry(i, buckets);
+        table_late_clock(i, buckets);
+        table_uptime(i, buckets);
+        table_insist_beside(i, buckets);
     }
 
     table_counts(RATELIMIT_SLIDING_WINDOW, 1, 20);

@@ -218,7 +218,10 @@ world_random_period(void)
 static void __attribute__((unused))
 world_random_rule(ratelimit_rule_t *rule, ratelimit_algorithm_e algorithm)
 {
-    uint64_t  most;
+    uint64_t                      most;
+    const ratelimit_algorithm_t  *traits;
+
+    traits = ratelimit_algorithms[algorithm];
 
     memset(rule, 0, sizeof(ratelimit_rule_t));
 
@@ -226,7 +229,7 @@ world_random_rule(ratelimit_rule_t *rule, ratelimit_algorithm_e algorithm)
 
     most = (RATELIMIT_MAX_PRODUCT - 1) / rule->period;
 
-    if (random_percent(80) || algorithm == RATELIMIT_SLIDING_LOG) {
+    if (random_percent(80) || traits->sized) {
         most = 12;
 
     } else if (most > RATELIMIT_MAX_LIMIT) {
@@ -236,9 +239,7 @@ world_random_rule(ratelimit_rule_t *rule, ratelimit_algorithm_e algorithm)
     rule->limit = random_between(1, most);
     rule->capacity = rule->limit;
 
-    if (algorithm == RATELIMIT_TOKEN_BUCKET
-        || algorithm == RATELIMIT_LEAKY_BUCKET)
-    {
+    if (traits->takes & (RATELIMIT_TAKES_CAPACITY|RATELIMIT_TAKES_BURST)) {
         rule->capacity = random_between(1, most);
     }
 
@@ -250,7 +251,7 @@ world_random_rule(ratelimit_rule_t *rule, ratelimit_algorithm_e algorithm)
 
     rule->free = random_percent(30) ? RATELIMIT_NODELAY : random_below(5);
 
-    if (algorithm == RATELIMIT_TOKEN_BUCKET && random_percent(30)) {
+    if (traits->takes & RATELIMIT_TAKES_WAIT && random_percent(30)) {
         rule->wait = random_below(2 * rule->period);
 
         /* what may be owed is a quantity of the rule, too */
