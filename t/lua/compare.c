@@ -120,10 +120,12 @@ compare_fit(compare_limit_t *limit)
 static void
 compare_random_rule(compare_limit_t *limit)
 {
-    uint64_t           most, waiting;
-    ratelimit_rule_t  *rule;
+    uint64_t                      most, waiting;
+    ratelimit_rule_t             *rule;
+    const ratelimit_algorithm_t  *traits;
 
     rule = &limit->rule;
+    traits = ratelimit_algorithms[limit->shape.algorithm];
 
     if (rule->period == 0) {
         rule->period = random_percent(40) ? random_between(1, 60)
@@ -136,7 +138,7 @@ compare_random_rule(compare_limit_t *limit)
     most = ratelimit_min((RATELIMIT_MAX_PRODUCT - 1) / rule->period,
                          RATELIMIT_MAX_LIMIT);
 
-    if (limit->shape.algorithm == RATELIMIT_SLIDING_LOG) {
+    if (traits->sized) {
         most = random_percent(10) ? 3000 : random_percent(30) ? 100 : 8;
 
     } else if (random_percent(50)) {
@@ -146,9 +148,7 @@ compare_random_rule(compare_limit_t *limit)
     rule->limit = random_percent(20) ? most : random_between(1, most);
     rule->capacity = rule->limit;
 
-    if (limit->shape.algorithm == RATELIMIT_TOKEN_BUCKET
-        || limit->shape.algorithm == RATELIMIT_LEAKY_BUCKET)
-    {
+    if (traits->takes & (RATELIMIT_TAKES_CAPACITY|RATELIMIT_TAKES_BURST)) {
         rule->capacity = random_percent(20) ? most : random_between(1, most);
     }
 
@@ -158,9 +158,7 @@ compare_random_rule(compare_limit_t *limit)
     rule->free = random_percent(30) ? RATELIMIT_NODELAY : random_below(5);
     rule->wait = 0;
 
-    if (limit->shape.algorithm == RATELIMIT_TOKEN_BUCKET
-        && random_percent(40))
-    {
+    if (traits->takes & RATELIMIT_TAKES_WAIT && random_percent(40)) {
         rule->wait = random_below(2 * rule->period);
         waiting = (rule->wait + rule->period - 1) / rule->period;
 

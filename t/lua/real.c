@@ -434,11 +434,17 @@ real_garbage(ratelimit_algorithm_e algorithm)
     ratelimit_item_t   item;
     ratelimit_shape_t  shape;
 
-    static const size_t  lengths[] = { 12, 10 + 22, 10 + 44, 15 + 5, 15 + 50 };
+    size_t  lengths[] = { 0, 10 + 22, 10 + 44, 15 + 5, 15 + 50 };
 
     bad = 0;
     endless = 0;
     most = sizeof(state);
+
+    /* the length of a state that the script has written */
+
+    real_rule(&item, &shape, &rule, algorithm);
+    bad += !real_one(&item, "garbage");
+    lengths[0] = (size_t) real_number("STRLEN", "garbage");
 
     for (i = 0; i < 1000; i++) {
         real_rule(&item, &shape, &rule, algorithm);

@@ -19,8 +19,9 @@
 #include "tap.h"
 
 
-#define REDIS_ARGS   16
-#define REDIS_ITEMS  5
+/* a call may have a limit of each algorithm */
+#define REDIS_ITEMS  RATELIMIT_ALGORITHMS
+#define REDIS_ARGS   (2 * REDIS_ITEMS + 6)
 
 
 /* arguments of one command */
