@@ -14,6 +14,9 @@ use Cwd qw(getcwd);
 use File::Temp qw(tempdir);
 use Test::More;
 
+use lib 't/lib';
+use Registry qw(algorithms);
+
 BAIL_OUT('run me from the root of the repository') if !-f 'config';
 
 my $root = getcwd();
@@ -39,7 +42,9 @@ subtest 'the checks can fail' => \&self_test;
 subtest 'the source is read' => sub {
     cmp_ok(scalar keys %{$source{commands}}, '>=', 10, 'directives');
     cmp_ok(scalar keys %{$source{variables}}, '>=', 8, 'variables');
-    cmp_ok(scalar @{$source{algorithms}}, '==', 5, 'algorithms');
+    cmp_ok(scalar @{$source{algorithms}}, '>=', 5, 'algorithms');
+    is_deeply([sort @{$source{algorithms}}], [sort(algorithms())],
+              'algorithms of the registry');
     cmp_ok(scalar @{$source{statuses}}, '>=', 10, 'statuses');
     cmp_ok(scalar @{$source{params}{ratelimit_zone}}, '>=', 6, 'of a zone');
     cmp_ok(scalar @{$source{params}{ratelimit}}, '>=', 14, 'of a limit');
@@ -85,6 +90,7 @@ subtest 'variables and statuses' => sub {
 
 subtest 'algorithms' => sub {
     clean('docs/algorithms.md', check_algorithms($text{'docs/algorithms.md'}));
+    clean('docs/redis.md', check_letters($text{'docs/redis.md'}));
 };
 
 subtest 'bytes per key' => sub {
@@ -223,6 +229,8 @@ sub self_test {
 
     $fails->('algorithm without documentation', [check_algorithms(
              $text{'docs/algorithms.md'} =~ s/^## sliding_log$//mr)]);
+    $fails->('letter', [check_letters(
+             $text{'docs/redis.md'} =~ s/`t` for a/`u` for a/r)]);
 
     $fails->('bytes', [check_bytes(
              $text{'docs/algorithms.md'} =~ s/60\swith\s10/59 with 10/r)],
@@ -330,6 +338,9 @@ sub source {
 
     $found{algorithms} =
         [$core =~ /^const ratelimit_algorithm_t  \w+ = \{\s*"(\w+)"/mg];
+    $found{letters} =
+        {$core =~ /^const\sratelimit_algorithm_t\s+\w+\s=\s\{\s*"(\w+)",
+                   \s*'(.)',/mgx};
     $found{statuses} = strings($http, 'ngx_http_ratelimit_statuses');
     $found{variables} = {map { $_ => 1 }
                          @{strings($http, 'ngx_http_ratelimit_vars')}};
@@ -753,6 +764,26 @@ sub check_algorithms {
 
     push @findings, map { "$_ does not exist" }
                     grep { !$known{$_} } $text =~ /^## ([a-z]+_\w+)$/mg;
+
+    return @findings;
+}
+
+
+# by its letter the counters of an algorithm are known in Redis
+
+sub check_letters {
+    my ($text) = @_;
+
+    my (@findings, %seen);
+
+    for my $name (sort @{$source{algorithms}}) {
+        my $letter = $source{letters}{$name} // 'none';
+
+        push @findings, "$name: its letter $letter is not documented"
+            if $text !~ /`$letter` for\s+a\s+`$name`/;
+        push @findings, "$name: $letter is also that of another algorithm"
+            if $seen{$letter}++;
+    }
 
     return @findings;
 }
