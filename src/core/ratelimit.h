@@ -206,7 +206,8 @@ typedef void (*ratelimit_settle_pt)(const ratelimit_shape_t *shape,
  *           Gives the stamp that commit or refund need; NULL if a charge is as
  *           good.
  * commit    counts a reservation that was stamped so, from now on.
- * refund    takes back a charge, or a reservation, that was stamped so.
+ * refund    takes back a charge, or a reservation, that was stamped so.  A
+ *           state of which nothing is left has expired at once.
  * expires   the time from which on the state equals one never seen.
  * past      states whose first word is below this have expired; the period is
  *           0 if it is not known.  NULL if only expires can tell.
