@@ -250,7 +250,7 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
     ngx_http_ratelimit_header_filter_init();
 
-    return rmcf->outcomes ? ngx_http_ratelimit_settle_init(cf) : NGX_OK;
+    return rmcf->statuses ? ngx_http_ratelimit_settle_init(cf) : NGX_OK;
 }
 
 
@@ -273,7 +273,7 @@ ngx_http_ratelimit_add_handlers(ngx_conf_t *cf,
 
     if (rmcf->error_pages
         && ngx_http_ratelimit_add_first(cf, NGX_HTTP_PREACCESS_PHASE,
-                                        ngx_http_ratelimit_check_handler)
+                                        ngx_http_ratelimit_preaccess_handler)
            != NGX_OK)
     {
         return NGX_ERROR;

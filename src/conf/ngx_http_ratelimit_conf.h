@@ -93,7 +93,7 @@ struct ngx_http_ratelimit_limit_s {
     ngx_str_t                       delay;
     uint64_t                        free;     /* as ratelimit_rule_t's */
     uint64_t                        wait;     /* as ratelimit_rule_t's */
-    ngx_array_t                    *outcomes; /* ngx_uint_t, statuses that
+    ngx_array_t                    *statuses; /* ngx_uint_t, statuses that
                                                  count; 4 is 4xx */
     ngx_uint_t                      stage;
     ngx_uint_t                      order;    /* of the directives */
@@ -135,7 +135,7 @@ typedef struct {
     ngx_array_t                     redis;    /* ngx_http_ratelimit_redis_t * */
     ngx_uint_t                      stages;   /* of all sets */
     ngx_uint_t                      error_pages;  /* a location has some */
-    ngx_uint_t                      outcomes; /* a limit counts by them */
+    ngx_uint_t                      statuses; /* a limit counts by them */
     ngx_http_ratelimit_elastic_t   *elastic;
 } ngx_http_ratelimit_main_conf_t;
 

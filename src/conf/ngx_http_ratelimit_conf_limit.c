@@ -78,7 +78,7 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
       offsetof(ngx_http_ratelimit_limit_t, filter), 0, 0, 0, NULL },
 
     { ngx_string("count="), ngx_http_ratelimit_limit_count,
-      offsetof(ngx_http_ratelimit_limit_t, outcomes), 0, 0, 0, NULL },
+      offsetof(ngx_http_ratelimit_limit_t, statuses), 0, 0, 0, NULL },
 
     { ngx_string("rejected="), ngx_http_ratelimit_param_enum,
       offsetof(ngx_http_ratelimit_limit_t, use.insist), 0, 0, 0,

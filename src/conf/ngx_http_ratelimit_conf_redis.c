@@ -396,15 +396,17 @@ static ngx_int_t
 ngx_http_ratelimit_resolve_zone_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_zone_t *zone)
 {
+    ngx_http_ratelimit_redis_t  *redis;
+
     if (zone->redis_name.len == 0) {
         return NGX_OK;
     }
 
-    zone->redis = ngx_http_ratelimit_find_redis(rmcf, &zone->redis_name);
+    redis = ngx_http_ratelimit_find_redis(rmcf, &zone->redis_name);
 
-    if (zone->redis != NULL) {
+    if (redis != NULL) {
 #if (NGX_HTTP_RATELIMIT_HIREDIS)
-        return ngx_http_ratelimit_redis_declare_zone(cf, zone,
+        return ngx_http_ratelimit_redis_declare_zone(cf, zone, redis,
                                                   &ngx_http_ratelimit_module);
 #endif
     }

@@ -337,9 +337,9 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
-    if (limit->outcomes != NULL) {
+    if (limit->statuses != NULL) {
         limit->use.reserved = 1;
-        rmcf->outcomes = 1;
+        rmcf->statuses = 1;
     }
 
     if (limit->elastic && rmcf->elastic == NULL) {
@@ -521,7 +521,7 @@ ngx_http_ratelimit_may_refund(ngx_http_ratelimit_main_conf_t *rmcf,
     ngx_uint_t                   i;
     ngx_http_ratelimit_limit_t  *other;
 
-    if (limit->outcomes != NULL || rmcf->stages != limit->stage) {
+    if (limit->statuses != NULL || rmcf->stages != limit->stage) {
         return 1;
     }
 

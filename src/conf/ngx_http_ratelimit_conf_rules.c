@@ -262,7 +262,7 @@ ngx_http_ratelimit_get_rules(ngx_http_request_t *r,
     }
 
     if (rules->reason != NULL
-        && ngx_http_ratelimit_store_tell(limit->use.zone, hash))
+        && ngx_http_ratelimit_store_log_once(limit->use.zone, hash))
     {
         ngx_http_ratelimit_log_rate(r, limit, rules);
     }

@@ -49,7 +49,7 @@ typedef struct {
                                                    context for the limits before
                                                    authentication of the
                                                    location */
-    unsigned                        checked:1;  /* the request may be refused
+    unsigned                        in_access:1;  /* the request may be refused
                                                    by limits or access rules */
     unsigned                        refused:1;  /* it was, by any module */
     unsigned                        used:2;     /* queries in front, which have
@@ -133,7 +133,7 @@ ngx_int_t ngx_http_ratelimit_test_filter(ngx_http_request_t *r,
 
 /* rate=; NGX_BUSY if it is malformed and the zone fails closed */
 ngx_int_t ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **plan);
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **rates);
 
 /* cost= */
 ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
@@ -150,10 +150,10 @@ void ngx_http_ratelimit_forget_values(ngx_http_request_t *r, u_char *known);
 ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
 
 
-/* ngx_http_ratelimit_refused.c */
+/* ngx_http_ratelimit_error_page.c */
 
 /* runs first in preaccess */
-ngx_int_t ngx_http_ratelimit_check_handler(ngx_http_request_t *r);
+ngx_int_t ngx_http_ratelimit_preaccess_handler(ngx_http_request_t *r);
 
 /* runs last in precontent */
 ngx_int_t ngx_http_ratelimit_content_handler(ngx_http_request_t *r);

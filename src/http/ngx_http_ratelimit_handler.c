@@ -126,7 +126,7 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
     ctx = ngx_http_ratelimit_get_ctx(r);
 
     if (ctx != NULL) {
-        ctx->checked = 0;
+        ctx->in_access = 0;
     }
 
     return NGX_DECLINED;
@@ -373,7 +373,7 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
     ngx_str_t                   key;
     ngx_uint_t                  any;
     ratelimit_rule_t           *rules;
-    ngx_http_ratelimit_rules_t  *plan;
+    ngx_http_ratelimit_rules_t  *rates;
 
     any = (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS);
 
@@ -398,10 +398,10 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_OK;
     }
 
-    plan = &limit->rules;
+    rates = &limit->rules;
 
     if (any && limit->rate.value != NULL) {
-        rc = ngx_http_ratelimit_find_rules(ctx, limit, &plan);
+        rc = ngx_http_ratelimit_find_rules(ctx, limit, &rates);
 
         if (rc != NGX_OK) {
             return rc == NGX_DECLINED ? NGX_OK : rc;
@@ -416,16 +416,16 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_ERROR;
     }
 
-    rules = plan->rules;
+    rules = rates->rules;
 
-    if (any && plan->elastic != NULL && ngx_http_ratelimit_spare(ctx)) {
-        rules = plan->elastic;
+    if (any && rates->elastic != NULL && ngx_http_ratelimit_spare(ctx)) {
+        rules = rates->elastic;
     }
 
     *n = ngx_http_ratelimit_query_add(q, *n, &limit->use, rules,
                                       (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE)
-                                      ? 1 : plan->nrules,
-                                      &key, cost, plan);
+                                      ? 1 : rates->nrules,
+                                      &key, cost, rates);
     return NGX_OK;
 }
 
@@ -522,7 +522,7 @@ ngx_http_ratelimit_pass(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-/* above a limit, be it softly or with a delay */
+/* above a limit, by soft=, elastic= or a delay */
 
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_pass_above(ngx_http_ratelimit_ctx_t *ctx,
@@ -559,7 +559,7 @@ ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx,
 {
     ctx->first = q - ctx->queries;
 
-    /* a dry run passes: what was charged in earnest before it stays so */
+    /* a dry run passes: what was charged before it, by no dry run, stays so */
 
     if (ctx->first && (!ctx->conf->dry_run || ctx->dry)) {
         ngx_http_ratelimit_refund(ctx, 1);

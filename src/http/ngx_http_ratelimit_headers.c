@@ -123,15 +123,15 @@ ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
 {
     size_t                      len;
     ngx_uint_t                  ietf;
-    ngx_http_ratelimit_rules_t  *plan;
+    ngx_http_ratelimit_rules_t  *rates;
 
     ietf = ctx->conf->headers & NGX_HTTP_RATELIMIT_HEADERS_IETF;
     len = 5 * NGX_INT64_LEN;
 
     if (ietf) {
-        plan = ctx->tightest->data;
+        rates = ctx->tightest->data;
 
-        len += plan->limit->quoted_name.len
+        len += rates->limit->quoted_name.len
                + sizeof(";r=;t=;ngx-limit=;ngx-remaining=;ngx-reset=") - 1
                + 5 * NGX_INT64_LEN + ngx_http_ratelimit_policies_len(ctx);
     }
@@ -191,7 +191,7 @@ ngx_http_ratelimit_policies_len(ngx_http_ratelimit_ctx_t *ctx)
 {
     size_t                       len;
     ngx_uint_t                   i, k;
-    ngx_http_ratelimit_rules_t  *plan;
+    ngx_http_ratelimit_rules_t  *rates;
     ngx_http_ratelimit_query_t  *q;
 
     len = 0;
@@ -199,9 +199,9 @@ ngx_http_ratelimit_policies_len(ngx_http_ratelimit_ctx_t *ctx)
     for (i = 0; i < ctx->nqueries; i++) {
         q = &ctx->queries[i];
 
-        for (k = 0; k < q->n; k += plan->nrules) {
-            plan = ngx_http_ratelimit_item_rules(q, k);
-            len += plan->policy.len + sizeof(", ") - 1;
+        for (k = 0; k < q->n; k += rates->nrules) {
+            rates = ngx_http_ratelimit_item_rules(q, k);
+            len += rates->policy.len + sizeof(", ") - 1;
         }
     }
 
@@ -214,7 +214,7 @@ ngx_http_ratelimit_write_policies(ngx_http_ratelimit_ctx_t *ctx, u_char *p)
 {
     u_char                      *start;
     ngx_uint_t                   i, k;
-    ngx_http_ratelimit_rules_t  *plan;
+    ngx_http_ratelimit_rules_t  *rates;
     ngx_http_ratelimit_query_t  *q;
 
     start = p;
@@ -226,14 +226,14 @@ ngx_http_ratelimit_write_policies(ngx_http_ratelimit_ctx_t *ctx, u_char *p)
              k < q->n;
              k = ngx_http_ratelimit_next_limit(q, k))
         {
-            plan = ngx_http_ratelimit_item_rules(q, k);
+            rates = ngx_http_ratelimit_item_rules(q, k);
 
             if (p != start) {
                 *p++ = ',';
                 *p++ = ' ';
             }
 
-            p = ngx_cpymem(p, plan->policy.data, plan->policy.len);
+            p = ngx_cpymem(p, rates->policy.data, rates->policy.len);
         }
     }
 
@@ -247,7 +247,7 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
 {
     uint64_t                    reset;
     ngx_str_t                  *value;
-    ngx_http_ratelimit_rules_t  *plan;
+    ngx_http_ratelimit_rules_t  *rates;
 
     value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_policy);
 
@@ -256,13 +256,13 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
 
     value = ngx_http_ratelimit_add_field(fs, &ngx_http_ratelimit_ietf_limit);
 
-    plan = ctx->tightest->data;
+    rates = ctx->tightest->data;
 
     reset = ngx_http_ratelimit_seconds(ngx_http_ratelimit_reset_after(ctx));
 
     /* t must not promise more than Retry-After does */
 
-    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL", &plan->limit->quoted_name,
+    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL", &rates->limit->quoted_name,
                         ctx->verdict->remaining,
                         ctx->status == NGX_HTTP_RATELIMIT_REJECTED
                         ? ngx_http_ratelimit_retry_seconds(ctx) : reset);

@@ -35,7 +35,7 @@ ngx_http_ratelimit_test_filter(ngx_http_request_t *r,
 
 ngx_int_t
 ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **plan)
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **rates)
 {
     ngx_str_t  text;
 
@@ -47,13 +47,13 @@ ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_DECLINED;
     }
 
-    *plan = ngx_http_ratelimit_get_rules(ctx->request, limit, &text);
+    *rates = ngx_http_ratelimit_get_rules(ctx->request, limit, &text);
 
-    if (*plan == NULL) {
+    if (*rates == NULL) {
         return NGX_ERROR;
     }
 
-    if ((*plan)->reason == NULL) {
+    if ((*rates)->reason == NULL) {
         return NGX_OK;
     }
 
@@ -174,7 +174,7 @@ ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
 
     hash = ngx_murmur_hash2(value->data, value->len);
 
-    if (!ngx_http_ratelimit_store_tell(limit->use.zone, hash)) {
+    if (!ngx_http_ratelimit_store_log_once(limit->use.zone, hash)) {
         return;
     }
 

@@ -284,15 +284,15 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
     size_t                      len;
     ngx_buf_t                  *b;
     ngx_uint_t                  i;
-    ngx_http_ratelimit_rules_t  *plan;
+    ngx_http_ratelimit_rules_t  *rates;
 
     len = sizeof(ngx_http_ratelimit_problem_head) + NGX_INT_T_LEN
           + sizeof(ngx_http_ratelimit_problem_policies)
           + sizeof(ngx_http_ratelimit_problem_tail);
 
-    for (i = 0; i < q->n; i += plan->nrules) {
-        plan = ngx_http_ratelimit_item_rules(q, i);
-        len += sizeof(",") - 1 + plan->limit->quoted_name.len;
+    for (i = 0; i < q->n; i += rates->nrules) {
+        rates = ngx_http_ratelimit_item_rules(q, i);
+        len += sizeof(",") - 1 + rates->limit->quoted_name.len;
     }
 
     b = ngx_create_temp_buf(ctx->request->pool, len);

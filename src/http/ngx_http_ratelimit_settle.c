@@ -128,12 +128,12 @@ ngx_http_ratelimit_settle_query(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t status)
 {
     ngx_uint_t                  i;
-    ngx_http_ratelimit_rules_t  *plan;
+    ngx_http_ratelimit_rules_t  *rates;
 
-    for (i = 0; i < q->n; i += plan->nrules) {
-        plan = ngx_http_ratelimit_item_rules(q, i);
+    for (i = 0; i < q->n; i += rates->nrules) {
+        rates = ngx_http_ratelimit_item_rules(q, i);
 
-        if (plan->limit->outcomes == NULL) {
+        if (rates->limit->statuses == NULL) {
             continue;
         }
 
@@ -141,11 +141,11 @@ ngx_http_ratelimit_settle_query(ngx_http_ratelimit_ctx_t *ctx,
 
         ngx_http_ratelimit_describe(ctx);
 
-        if (ngx_http_ratelimit_counts(plan->limit, status)) {
-            ngx_http_ratelimit_query_commit(q, i, plan->nrules);
+        if (ngx_http_ratelimit_counts(rates->limit, status)) {
+            ngx_http_ratelimit_query_commit(q, i, rates->nrules);
 
         } else {
-            ngx_http_ratelimit_query_refund(q, i, plan->nrules);
+            ngx_http_ratelimit_query_refund(q, i, rates->nrules);
         }
     }
 }
@@ -158,12 +158,12 @@ ngx_http_ratelimit_settle_waiting(ngx_http_ratelimit_query_t *q,
     ngx_uint_t status)
 {
     ngx_uint_t                  i;
-    ngx_http_ratelimit_rules_t  *plan;
+    ngx_http_ratelimit_rules_t  *rates;
 
     for (i = 0; i < q->n; i++) {
-        plan = ngx_http_ratelimit_item_rules(q, i);
+        rates = ngx_http_ratelimit_item_rules(q, i);
 
-        if (ngx_http_ratelimit_counts(plan->limit, status)) {
+        if (ngx_http_ratelimit_counts(rates->limit, status)) {
             q->items[i].cost = 0;
         }
     }
@@ -176,16 +176,16 @@ static ngx_uint_t
 ngx_http_ratelimit_counts(ngx_http_ratelimit_limit_t *limit,
     ngx_uint_t status)
 {
-    ngx_uint_t  i, *outcome;
+    ngx_uint_t  i, *counted;
 
-    if (limit->outcomes == NULL) {
+    if (limit->statuses == NULL) {
         return 1;
     }
 
-    outcome = limit->outcomes->elts;
+    counted = limit->statuses->elts;
 
-    for (i = 0; i < limit->outcomes->nelts; i++) {
-        if (outcome[i] == status || outcome[i] == status / 100) {
+    for (i = 0; i < limit->statuses->nelts; i++) {
+        if (counted[i] == status || counted[i] == status / 100) {
             return 1;
         }
     }

@@ -1,6 +1,6 @@
 
 /*
- * $ratelimit_status and its kin, and $ratelimit_client.
+ * $ratelimit_status and the other variables, and $ratelimit_client.
  */
 
 
@@ -247,7 +247,7 @@ ngx_http_ratelimit_client_inet6(ngx_http_request_t *r,
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    /* as long as an address, lest it equals a cut or an IPv4 one */
+    /* as long as an address: it can't equal a shorter prefix or an IPv4 one */
 
     p = ngx_pcalloc(r->pool, sizeof(struct in6_addr));
     if (p == NULL) {

@@ -53,10 +53,12 @@ ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
 
 ngx_int_t
 ngx_http_ratelimit_redis_declare_zone(ngx_conf_t *cf,
-    ngx_http_ratelimit_zone_t *zone, void *tag)
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_redis_t *redis,
+    void *tag)
 {
+    zone->redis = redis;
     zone->store = &ngx_http_ratelimit_redis_store;
-    zone->rank = (uintptr_t) zone->redis;
+    zone->rank = (uintptr_t) redis;
     zone->backend = NGX_HTTP_RATELIMIT_REDIS;
     zone->mirror |= (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL);
 

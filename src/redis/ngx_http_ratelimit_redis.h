@@ -421,7 +421,8 @@ ngx_int_t ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
 
 /* the zone is counted in its Redis */
 ngx_int_t ngx_http_ratelimit_redis_declare_zone(ngx_conf_t *cf,
-    ngx_http_ratelimit_zone_t *zone, void *tag);
+    ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_redis_t *redis,
+    void *tag);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_REDIS_H_INCLUDED_ */

@@ -149,7 +149,7 @@ ngx_http_ratelimit_redis_deny_cache_find_item(ngx_http_ratelimit_query_t *q,
                              ngx_http_ratelimit_redis_deny_cache_limit(q, i),
                              now, &entry))
     {
-        verdict->remaining = NGX_HTTP_RATELIMIT_UNASKED;
+        verdict->remaining = UINT64_MAX;
         verdict->allowed = 1;
         return 0;
     }

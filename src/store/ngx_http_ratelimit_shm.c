@@ -362,9 +362,10 @@ ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
 
 
 ngx_uint_t
-ngx_http_ratelimit_store_tell(ngx_http_ratelimit_zone_t *zone, uint32_t thing)
+ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
+    uint32_t message)
 {
-    return ratelimit_table_once_a_second(zone->table, thing,
+    return ratelimit_table_once_a_second(zone->table, message,
                                          (uint64_t) ngx_current_msec * 1000);
 }
 

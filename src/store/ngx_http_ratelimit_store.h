@@ -194,9 +194,9 @@ ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
 void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
     ratelimit_rule_t *rule);
 
-/* whether some thing is to be told: once a second, by one worker of all */
-ngx_uint_t ngx_http_ratelimit_store_tell(ngx_http_ratelimit_zone_t *zone,
-    uint32_t thing);
+/* whether a message may be logged: once a second, by one worker of all */
+ngx_uint_t ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
+    uint32_t message);
 
 /* calls the handler, which adds the timer; ev->data is a connection */
 ngx_int_t ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,

@@ -2,7 +2,7 @@
 /*
  * A refusal is final, whichever module refuses, and its error page is neither
  * charged nor refused.  The status does not tell: a page may overwrite it, and
- * pages serve other ends, as "error_page 404 = @app" does.  What tells is where
+ * pages have other uses, as "error_page 404 = @app" does.  What tells is where
  * the request was when the page came: between the first handler of preaccess
  * and the first one of precontent there are limits and access checks alone.
  */
@@ -15,10 +15,10 @@ static ngx_uint_t ngx_http_ratelimit_at_error_page(
     ngx_http_ratelimit_ctx_t *ctx);
 
 
-/* a request pays for this in a location with error pages only */
+/* this does something only where a location has error pages */
 
 ngx_int_t
-ngx_http_ratelimit_check_handler(ngx_http_request_t *r)
+ngx_http_ratelimit_preaccess_handler(ngx_http_request_t *r)
 {
     ngx_uint_t                      room;
     ngx_http_ratelimit_ctx_t       *ctx;
@@ -33,7 +33,7 @@ ngx_http_ratelimit_check_handler(ngx_http_request_t *r)
 
     if (ctx != NULL) {
         ctx->fresh = 0;
-        ctx->refused |= ctx->checked && ngx_http_ratelimit_at_error_page(ctx);
+        ctx->refused |= ctx->in_access && ngx_http_ratelimit_at_error_page(ctx);
 
     } else if (rlcf->error_pages) {
         room = (rlcf->set != NULL) ? rlcf->set->nrules_before : 0;
@@ -51,7 +51,7 @@ ngx_http_ratelimit_check_handler(ngx_http_request_t *r)
         return NGX_DECLINED;
     }
 
-    ctx->checked = rlcf->error_pages;
+    ctx->in_access = rlcf->error_pages;
     ctx->location = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
     return NGX_DECLINED;
