@@ -338,7 +338,7 @@ X-RateLimit-Limit: 2
 
 
 
-=== TEST 17: the fields are on 5xx of a proxy that finds nobody
+=== TEST 17: the fields are on 5xx of a proxy that finds no upstream
 --- http_config
     ratelimit_zone $arg_k zone=e502:1m rate=2r/h;
 --- config

@@ -235,7 +235,7 @@ Retry-After: \d+
 
 
 
-=== TEST 13: a body that is refused is read away, the next request is whole
+=== TEST 13: a body that is refused is discarded, the next request is whole
 --- http_config
     ratelimit_zone $arg_k zone=upload:1m rate=1r/h;
 --- config
@@ -251,7 +251,7 @@ Retry-After: \d+
 
 
 
-=== TEST 14: a body in chunks that is refused is read away as well
+=== TEST 14: a body in chunks that is refused is discarded as well
 --- http_config
     ratelimit_zone $arg_k zone=chunks:1m rate=1r/h;
 --- config
@@ -267,7 +267,7 @@ Retry-After: \d+
 
 
 
-=== TEST 15: who asks before it sends is not told to continue
+=== TEST 15: a client that asks before it sends is not told to continue
 --- http_config
     ratelimit_zone $arg_k zone=expect:1m rate=1r/h;
 --- config

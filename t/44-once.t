@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 
 # A client's request is decided once, whatever nginx makes of it on its way,
-# and "allowed" leaves the word to everybody else.  If this fails, a page with
+# and "allowed" leaves the word to all others.  If this fails, a page with
 # ten includes costs eleven requests, or other limiters and passwords are
-# skipped for those whom we let pass.
+# skipped for requests that we admit.
 
 use strict;
 use warnings;
@@ -284,7 +284,7 @@ part.
 
 
 
-=== TEST 14: who is refused by limit_req is not counted by us
+=== TEST 14: what limit_req refuses is not counted by us
 --- http_config
     limit_req_zone $server_name zone=spared:1m rate=1r/m;
     ratelimit_zone $arg_k zone=first:1m rate=1r/h;

@@ -2,7 +2,7 @@
 
 # A configuration of limit_req is ours after renaming and a parameter more.
 # Here both run side by side: what is written for limit_req is written again,
-# renamed, and both must answer alike.  If this fails, nobody can move over
+# renamed, and both must answer alike.  If this fails, a configuration can't move over
 # without reading on.
 
 use strict;
@@ -289,7 +289,7 @@ limit_req_log_level warn;')
 
 
 
-=== TEST 8: several zones, the tightest refuses, nobody else is charged
+=== TEST 8: several zones, the tightest refuses, no other zone is charged
 --- http_config eval
 ::both('limit_req_zone $arg_a zone=wide:1m rate=1r/m;
 limit_req_zone $arg_b zone=tight:1m rate=1r/m;')
@@ -355,7 +355,7 @@ limit_req_zone $arg_k zone=middle:1m rate=20r/s;')
 
 
 
-=== TEST 11: a client that goes away while it is delayed
+=== TEST 11: a client that disconnects while it is delayed
 --- http_config eval
 ::both('limit_req_zone $arg_k zone=leave:1m rate=1r/m;')
 --- config eval

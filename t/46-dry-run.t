@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 
-# The dry run: everything is decided, counted and logged, and nobody feels it.
+# The dry run: everything is decided, counted and logged, and no request is refused.
 # If this fails, trying out a limit on a live site refuses its customers, or
 # tells the operator something else than what would happen.
 
@@ -17,7 +17,7 @@ run_tests();
 
 __DATA__
 
-=== TEST 1: who would be refused passes, and it is logged
+=== TEST 1: what would be refused passes, and it is logged
 --- http_config
     ratelimit_zone $arg_k zone=dry:1m rate=2r/h;
 --- config
@@ -43,7 +43,7 @@ __DATA__
 
 
 
-=== TEST 2: the fields tell where the client stands, but not to go away
+=== TEST 2: the fields tell where the client stands, without Retry-After
 --- http_config
     ratelimit_zone $arg_k zone=fields:1m rate=2r/h;
 --- config
@@ -64,7 +64,7 @@ __DATA__
 
 
 
-=== TEST 3: who would be refused is not charged either
+=== TEST 3: what would be refused is not charged either
 --- http_config
     ratelimit_zone $arg_a zone=a:1m rate=1r/h;
     ratelimit_zone $arg_b zone=b:1m rate=2r/h;
@@ -111,7 +111,7 @@ GET /dry
 
 
 
-=== TEST 6: who would be refused reaches the upstream, and other limiters
+=== TEST 6: what would be refused reaches the upstream, and other limiters
 --- http_config
     limit_req_zone $server_name zone=theirs:1m rate=1r/m;
     ratelimit_zone $server_name zone=upstream:1m rate=1r/h;
@@ -195,7 +195,7 @@ GET /t
 
 
 
-=== TEST 10: what a dry run charged is given back by whoever refuses later
+=== TEST 10: what a dry run charged is refunded by a later refusal
 --- http_config
     ratelimit_zone $arg_k zone=dry_first:1m rate=3r/h;
     ratelimit_zone $arg_k zone=second:1m rate=1r/h;
@@ -216,7 +216,7 @@ GET /t
 
 
 
-=== TEST 11: what a dry run did not charge is not given back by an outcome
+=== TEST 11: what a dry run did not charge is not refunded by an outcome
 --- http_config
     ratelimit_zone $arg_k zone=outcome:1m rate=2r/h;
     ratelimit_zone $arg_k zone=passes:1m rate=99r/h;

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 
-# Who is never limited: monitoring, the office, a partner.  If this fails,
+# Requests that are never limited: monitoring, the office, a partner.  If this fails,
 # either they are refused, or anybody gets through.
 
 use strict;
@@ -42,7 +42,7 @@ __DATA__
 
 
 
-=== TEST 2: who bypasses passes where others are refused
+=== TEST 2: a request that bypasses passes where others are refused
 --- http_config
     ratelimit_zone $server_name zone=passes:1m rate=1r/h;
 --- config
@@ -126,7 +126,7 @@ X-Status: .
 
 
 
-=== TEST 7: who bypasses us does not bypass limit_req
+=== TEST 7: a request that bypasses us does not bypass limit_req
 --- http_config
     limit_req_zone $server_name zone=theirs:1m rate=1r/m;
     ratelimit_zone $server_name zone=ours:1m rate=1r/h;
@@ -144,7 +144,7 @@ X-Status: .
 
 
 
-=== TEST 8: an upstream's fields are not touched for who bypasses
+=== TEST 8: an upstream's fields are not touched for a bypass
 --- http_config
     ratelimit_zone $server_name zone=upstream:1m rate=1r/h;
 --- config

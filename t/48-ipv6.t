@@ -192,7 +192,7 @@ __DATA__
 
 
 
-=== TEST 7: who is not trusted can't choose an address
+=== TEST 7: a proxy that is not trusted can't choose an address
 --- http_config
     set_real_ip_from 192.0.2.1;
     real_ip_header X-Forwarded-For;

@@ -225,7 +225,7 @@ text
 
 
 
-=== TEST 9: a client that goes away while its stream is delayed
+=== TEST 9: a client that disconnects while its stream is delayed
 --- http_config
     ratelimit_zone $arg_k zone=leave:1m rate=1r/m algorithm=leaky_bucket;
 --- config

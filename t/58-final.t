@@ -312,7 +312,7 @@ __DATA__
 
 
 
-=== TEST 12: what a content handler has worked for is not given back
+=== TEST 12: what a content handler has worked for is not refunded
 --- http_config
     ratelimit_zone $arg_k zone=first12:1m rate=3r/2d
                    algorithm=sliding_log;
@@ -346,7 +346,7 @@ __DATA__
 
 
 
-=== TEST 13: what only "try_files" has looked for is given back
+=== TEST 13: what only "try_files" has looked for is refunded
 --- http_config
     ratelimit_zone $arg_k zone=first13:1m rate=3r/2d;
     ratelimit_zone $arg_k zone=second13:1m rate=1r/d;

@@ -186,7 +186,7 @@ sub good_and_bad {
 }
 
 
-# who waits for as long as was said is admitted
+# a client that waits for as long as it was told is admitted
 
 sub retry {
     my ($location) = @_;

@@ -2,7 +2,7 @@
 
 # Redis goes on with what it was sent, though the requests were answered long
 # ago: what it charges for a request that was refused, or that must not count,
-# is given back, whatever became of the connection.  If this fails, a pause of
+# is refunded, whatever became of the connection.  If this fails, a pause of
 # Redis spends the quota of clients that got nothing for it.
 
 use strict;

@@ -137,7 +137,7 @@ sub replaced {
 }
 
 
-# whatever is written, by a charge or when it is given back
+# whatever is written, by a charge or when it is refunded
 
 sub expires {
     my ($name) = @_;
@@ -161,7 +161,7 @@ sub expires {
     Clients::reply($errand, 200);
     Clients::await_answers(1, $client);
     Gateway::await(sub { $redis->call('GET', $counter) ne $charged },
-                   'a login to be given back');
+                   'a login to be refunded');
     cmp_ok($redis->call('PTTL', $counter), '>', 0, 'so does a refund');
 }
 

@@ -85,7 +85,7 @@ END
 }
 
 
-# Limits that nobody reaches.  A higher one of a sliding_window needs counters
+# Limits that no client reaches.  A higher one of a sliding_window needs counters
 # of four bytes, and the keys would not find room.
 
 sub zones {

@@ -3,7 +3,7 @@
  * How often an algorithm is wrong.  Clients of several habits send the same
  * requests through each algorithm and through an exact log, which is a list of
  * times here and none of ours: what the log decides is right.  The traces are
- * random, but the same for all, and for everybody who has the seed.
+ * random, but the same for all, and each time for one seed.
  *
  *     accuracy [SEED]      lines of: trace, algorithm, requests, wrongly
  *                          admitted, wrongly refused, most in any W

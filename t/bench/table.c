@@ -227,7 +227,7 @@ table_open(unsigned i, uint64_t keys, table_load_e load)
         (void) table_decide(s, k, now);
     }
 
-    /* who was refused once is known */
+    /* a key that was refused once is marked */
 
     (void) table_decide(s, 0, now);
     (void) table_decide(s, 0, now);

@@ -1,7 +1,7 @@
 
 /*
  * Any text as a rate, and as a number: what is accepted is within its bounds
- * and means the same when it is written anew.
+ * and means the same when it is written again.
  */
 
 
@@ -27,10 +27,10 @@ static void fuzz_number(const char *text, size_t len, uint64_t max);
 static int
 fuzz_begins(const char *text, size_t len, uint64_t number)
 {
-    char    anew[32];
+    char    copy[32];
     size_t  i, n;
 
-    n = (size_t) snprintf(anew, sizeof(anew), "%" PRIu64, number);
+    n = (size_t) snprintf(copy, sizeof(copy), "%" PRIu64, number);
 
     for (i = 0; i < len && text[i] == '0'; i++) { /* void */ }
 
@@ -39,7 +39,7 @@ fuzz_begins(const char *text, size_t len, uint64_t number)
     }
 
     return (len - i >= n
-            && memcmp(text + i, anew, n) == 0
+            && memcmp(text + i, copy, n) == 0
             && (len - i == n || text[i + n] < '0' || text[i + n] > '9'));
 }
 
@@ -48,7 +48,7 @@ static void
 fuzz_rate(const char *text, size_t len)
 {
     int               n;
-    char              anew[64];
+    char              copy[64];
     const char       *reason;
     ratelimit_rate_t  rate, again;
 
@@ -70,10 +70,10 @@ fuzz_rate(const char *text, size_t len)
     fuzz_check(rate.period % RATELIMIT_SECOND == 0);
     fuzz_check(rate.limit <= (RATELIMIT_MAX_PRODUCT - 1) / rate.period);
 
-    n = snprintf(anew, sizeof(anew), "%" PRIu64 "r/%" PRIu64 "s", rate.limit,
+    n = snprintf(copy, sizeof(copy), "%" PRIu64 "r/%" PRIu64 "s", rate.limit,
                  (uint64_t) (rate.period / RATELIMIT_SECOND));
 
-    fuzz_check(ratelimit_parse_rate(anew, (size_t) n, &again) == NULL);
+    fuzz_check(ratelimit_parse_rate(copy, (size_t) n, &again) == NULL);
     fuzz_check(again.limit == rate.limit && again.period == rate.period);
 }
 

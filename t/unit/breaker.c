@@ -132,7 +132,7 @@ breaker_test_opens(void)
            && ratelimit_breaker_is_open(&b), "the fifth in a row opens it");
 
     tap_ok(ratelimit_breaker_ask(&b, 1074, BREAKER_LEASE)
-           == RATELIMIT_BREAKER_STOP, "then nobody may ask");
+           == RATELIMIT_BREAKER_STOP, "then no request may be sent");
 
     tap_ok(ratelimit_breaker_success(&b) == 1
            && ratelimit_breaker_ask(&b, 1074, BREAKER_LEASE)
@@ -161,7 +161,7 @@ breaker_test_late(void)
     }
 
     tap_ok(!opened && b.word == word,
-           "failures of those who asked before make no pause longer");
+           "failures of earlier requests make no pause longer");
 
     tap_ok(ratelimit_breaker_ask(&b, 1075, BREAKER_LEASE)
            == RATELIMIT_BREAKER_PROBE
@@ -468,8 +468,8 @@ breaker_test_all_orders(void)
 
 
 /*
- * The time of all goes on while they wait, but nobody's by more than the
- * longest pause before that of another, who may not run just now.
+ * The time of all processes goes on while they wait, but that of none by more
+ * than the longest pause before that of another, which may not run just now.
  */
 
 static uint64_t

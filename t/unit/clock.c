@@ -1,7 +1,7 @@
 
 /*
  * Random requests while the clock is set back now and then.  What was promised
- * is kept in true time, which only goes forward, and nobody is locked out.
+ * is kept in true time, which only goes forward, and no client is locked out.
  */
 
 
@@ -43,7 +43,7 @@ static property_t  clock_properties[CLOCK_ALL] = {
     { "back: the verdict is that of the model", 0, 0 },
     { "back: never more than promised in true time", 0, 0 },
     { "back: retry is exact to the microsecond", 0, 0 },
-    { "back: nobody is locked out", 0, 0 },
+    { "back: no client is locked out", 0, 0 },
     { "back: rebased by one charge, the verdict stays", 0, 0 },
     { "back: a refund restores", 0, 0 },
 };
@@ -75,7 +75,7 @@ clock_grain(const world_t *w)
 }
 
 
-/* nobody should have to wait for longer */
+/* no client should have to wait for longer */
 
 static uint64_t
 clock_longest(const world_t *w, uint64_t cost)
@@ -150,7 +150,7 @@ clock_rebase(world_t *w, uint64_t cost, const ratelimit_verdict_t *v)
 }
 
 
-/* charged and given back at once, on a copy: as if it had not been */
+/* charged and refunded at once, on a copy: as if it had not been */
 
 static void
 clock_refund(world_t *w, uint64_t cost, const ratelimit_verdict_t *v)

@@ -236,7 +236,7 @@ decide_test_no_pollution(void)
         (void) decision_make(&run.item[1 - order], 1, &clock);
 
         tap_ok(allowed == 2 && run.item[1 - order].verdict.remaining == 98,
-               "who is refused by limit %d costs the other nothing",
+               "what limit %d refuses costs the other nothing",
                order + 1);
 
         decide_close(&run);

@@ -1,7 +1,7 @@
 
 /*
  * A table without room: whose block is taken when a decision needs several, and
- * what can be taken because nobody needs it.  Two counters in one block would
+ * what can be taken because no key needs it.  Two counters in one block would
  * look like clients that count for one another.
  */
 
@@ -58,7 +58,7 @@ full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
-/* a counter of which all was given back is as good as none */
+/* a counter of which all was refunded is as good as none */
 
 static void
 full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
@@ -90,7 +90,7 @@ full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
     }
 
     tap_ok(ratelimit_table_evicted(&f.table) == 0,
-           "%s buckets=%u: %d keys that were given back, %u dropped",
+           "%s buckets=%u: %d keys that were refunded, %u dropped",
            ratelimit_algorithms[algorithm]->name, buckets, KEYS,
            (unsigned) ratelimit_table_evicted(&f.table));
 }
@@ -210,7 +210,7 @@ full_hold(fleet_t *f, int number, void *data)
 }
 
 
-/* who needs a block, and all are held by the dead, takes these over */
+/* all blocks are held by dead processes: these are taken over */
 
 static void
 full_dead_holder(void)

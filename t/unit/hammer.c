@@ -47,7 +47,7 @@ static void hammer_dead_holder(void);
 static void
 hammer_once(fleet_t *f, uint64_t key, tally_t *tally)
 {
-    /* admitted is counted before the answer is used: who dies uncounted
+    /* admitted is counted before the answer is used: a process killed uncounted
      * was charged but has not been admitted */
 
     if (fleet_hit(f, key)) {
@@ -233,7 +233,7 @@ hammer_together(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
-/* kills one process after another; somebody works between two deaths */
+/* kills one process after another; processes work between two deaths */
 
 static int
 hammer_kill_some(fleet_t *f, tally_t *tally, pid_t *pid, int victims)
@@ -266,7 +266,7 @@ hammer_kill_some(fleet_t *f, tally_t *tally, pid_t *pid, int victims)
 
 /*
  * Processes are killed as fast as they can be replaced; the rest goes on, and
- * nobody ever gets more than the limit.
+ * no client ever gets more than the limit.
  */
 
 static void
@@ -368,7 +368,7 @@ hammer_dead_holder(void)
 
     tap_ok(1, "a lock is taken over from 100 dead holders");
     tap_ok(ratelimit_lifelines_alive(f.lifelines, f.me),
-           "who is alive is not taken for dead");
+           "a process that lives is not taken for dead");
 }
 
 

@@ -254,11 +254,12 @@ migrate_pair(void)
         migrate_stop(&pair.tally->stop_new, pid, NEW + 1);
     }
 
-    tap_ok(1, "two tables, one sealed under load %d times: nobody hangs", 40);
+    tap_ok(1, "two tables, one sealed under load %d times: no process hangs",
+           40);
 }
 
 
-/* who is in the chain, and when it is let go */
+/* which tables are in the chain, and when one leaves it */
 
 static void
 migrate_chain(void)

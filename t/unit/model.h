@@ -334,7 +334,7 @@ model_add(model_t *m, model_int_t at, uint64_t cost)
 }
 
 
-/* returns the name of the entry, to be given back */
+/* returns the name of the entry, to be refunded */
 
 static unsigned
 model_charge(model_t *m, const ratelimit_clock_t *clock, uint64_t cost)
@@ -375,7 +375,7 @@ model_charge(model_t *m, const ratelimit_clock_t *clock, uint64_t cost)
 }
 
 
-/* gives back all of an entry, if it is there still */
+/* refunds all of an entry, if it is there still */
 
 static void __attribute__((unused))
 model_refund(model_t *m, unsigned id)

@@ -48,7 +48,7 @@ static property_t  properties[PROPERTIES_ALL] = {
     { "the verdict is that of the model", 0, 0 },
     { "never more than promised", 0, 0 },
     { "retry is exact to the microsecond", 0, 0 },
-    { "who is admitted is so with a lower cost", 0, 0 },
+    { "what is admitted is so with a lower cost", 0, 0 },
     { "look changes nothing", 0, 0 },
     { "a refund restores", 0, 0 },
     { "an expired state is like one never seen", 0, 0 },
@@ -132,7 +132,7 @@ properties_cost(world_t *w, uint64_t cost, const ratelimit_verdict_t *v)
 }
 
 
-/* charged and given back at once, on a copy: as if it had not been */
+/* charged and refunded at once, on a copy: as if it had not been */
 
 static void
 properties_refund(world_t *w, uint64_t cost, const ratelimit_verdict_t *v)

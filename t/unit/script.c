@@ -195,8 +195,8 @@ script_lies(void)
     tap_ok(believed == 0, "no number is too large for Lua");
 
     tap_ok(!script_believed(0, 8), "there are no more flags");
-    tap_ok(!script_believed(1, 1), "who is above the limit has none left");
-    tap_ok(!script_believed(3, 1), "who is allowed need not come again");
+    tap_ok(!script_believed(1, 1), "a verdict above the limit has none left");
+    tap_ok(!script_believed(3, 1), "a verdict that allows has no retry");
 
     script_put(script_reply, 1);
 
@@ -206,11 +206,11 @@ script_lies(void)
     script_put(script_reply, 0);
     script_put(script_reply + 24, 1);
 
-    tap_ok(!script_believed(4, 13), "who is refused does not wait");
+    tap_ok(!script_believed(4, 13), "a verdict that refuses has no delay");
 
     script_put(script_reply + 32, 0);
 
-    tap_ok(script_believed(3, 1), "who is refused comes again later");
+    tap_ok(script_believed(3, 1), "a verdict that refuses has a retry");
     tap_ok(!script_believed(3, 0), "but not at once");
     tap_ok(!script_believed(0, 2), "and is not above the limit softly");
 }

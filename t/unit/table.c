@@ -152,7 +152,7 @@ table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
-/* who keeps asking stays out, who stops is admitted again */
+/* a client that keeps asking stays refused, one that stops is admitted */
 
 static void
 table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets)
@@ -249,7 +249,7 @@ table_flood(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
-/* who is used again and again stays while the idle ones go */
+/* a key that is used again and again stays while idle ones go */
 
 static void
 table_recency(ratelimit_algorithm_e algorithm, uint32_t buckets)

@@ -26,7 +26,7 @@ subtest 'a client that leaves is settled by the backend' => \&leave_ignored;
 subtest 'classes of statuses' => \&classes;
 subtest 'statuses of nginx itself' => \&own_statuses;
 subtest 'error pages and redirects' => \&redirects;
-subtest 'given back once' => \&once;
+subtest 'refunded once' => \&once;
 subtest 'one limit of several' => \&several;
 subtest 'algorithms' => \&algorithms;
 subtest 'plans and costs' => \&plans_and_costs;
@@ -313,7 +313,7 @@ sub redirects {
 }
 
 
-# what others have used is not given back instead; a connection's requests are
+# what others have used is not refunded instead; a connection's requests are
 # settled one after another
 
 sub once {
@@ -371,7 +371,7 @@ sub plans_and_costs {
 
     is(statuses('/cost/200?k=a&c=5', '/cost/401?k=a&c=3', '/cost/200?k=a&c=2',
                 '/cost/401?k=a&c=3', '/cost/401?k=a&c=2', '/cost/401?k=a&c=1'),
-       '200 401 200 429 401 429', 'all of a cost is given back');
+       '200 401 200 429 401 429', 'all of a cost is refunded');
 }
 
 
@@ -398,7 +398,7 @@ sub spellings {
 }
 
 
-# what is counted by its status is given back as soon as the client has it: six
+# what is counted by its status is refunded as soon as the client has it: six
 # good logins, though only three may be under way
 
 sub mirror {
