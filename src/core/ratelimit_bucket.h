@@ -84,6 +84,22 @@ void ratelimit_bucket_copy(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, const ratelimit_shape_t *from_shape,
     const ratelimit_state_t *from);
 
+/* the traits of both, from charge on; past, fit and most are not needed */
+
+#define ratelimit_bucket_traits(describe)                                     \
+    ratelimit_bucket_charge,                                                  \
+    ratelimit_bucket_punish,                                                  \
+    describe,                                                                 \
+    ratelimit_bucket_reserve,                                                 \
+    ratelimit_bucket_commit,                                                  \
+    ratelimit_bucket_refund,                                                  \
+    ratelimit_bucket_expires,                                                 \
+    NULL,                                                                     \
+    ratelimit_bucket_size,                                                    \
+    NULL,                                                                     \
+    NULL,                                                                     \
+    ratelimit_bucket_copy
+
 
 /*
  * Admitted requests never take more than the first test allows; requests that

@@ -20,22 +20,9 @@ const ratelimit_algorithm_t  ratelimit_leaky_bucket = {
     'k',
     RATELIMIT_TAKES_BURST,
     RATELIMIT_FORM_TIME_COUNT,
-    1,                                     /* drips */
-    0,                                     /* sized */
-    0,                                     /* head */
+    1, 0, 0,                               /* drips, sized, head */
     ratelimit_leaky_bucket_look,
-    ratelimit_bucket_charge,
-    ratelimit_bucket_punish,
-    ratelimit_leaky_bucket_describe,
-    ratelimit_bucket_reserve,
-    ratelimit_bucket_commit,
-    ratelimit_bucket_refund,
-    ratelimit_bucket_expires,
-    NULL,                                  /* past */
-    ratelimit_bucket_size,
-    NULL,                                  /* fit */
-    NULL,                                  /* most */
-    ratelimit_bucket_copy
+    ratelimit_bucket_traits(ratelimit_leaky_bucket_describe)
 };
 
 

@@ -34,6 +34,7 @@ static void ratelimit_sliding_log_describe(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
+static size_t ratelimit_sliding_log_size(const ratelimit_shape_t *shape);
 static void ratelimit_sliding_log_rewrite(ratelimit_log_ring_t *log,
     ratelimit_state_t *state, uint64_t tick);
 static void ratelimit_sliding_log_prune(ratelimit_log_ring_t *log,
@@ -43,7 +44,6 @@ static void ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static uint64_t ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
-static size_t ratelimit_sliding_log_size(const ratelimit_shape_t *shape);
 static void ratelimit_sliding_log_fit(ratelimit_shape_t *shape,
     uint64_t ceiling);
 static uint64_t ratelimit_sliding_log_most(const ratelimit_shape_t *shape);
@@ -242,6 +242,17 @@ ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
 }
 
 
+static size_t
+ratelimit_sliding_log_size(const ratelimit_shape_t *shape)
+{
+    size_t  times;
+
+    times = (size_t) shape->ring * RATELIMIT_LOG_RING_BYTES;
+
+    return 2 * sizeof(ratelimit_state_t) + (times + 7) / 8 * 8;
+}
+
+
 /*
  * Writes all times again: after the clock was set back, or when the period of
  * the rule was changed to one that needs another tick.
@@ -364,17 +375,6 @@ ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
 
     return log.time - ratelimit_log_ring_age(&log, 1) * log.tick
            + rule->period;
-}
-
-
-static size_t
-ratelimit_sliding_log_size(const ratelimit_shape_t *shape)
-{
-    size_t  times;
-
-    times = (size_t) shape->ring * RATELIMIT_LOG_RING_BYTES;
-
-    return 2 * sizeof(ratelimit_state_t) + (times + 7) / 8 * 8;
 }
 
 
