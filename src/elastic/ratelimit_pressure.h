@@ -22,7 +22,7 @@
 
 /*
  * Processor time up to a moment.  Of the time that passes, quota / period may
- * be used: all of it by the machine, whose time passes once per processor.
+ * be used: all of it by the machine, where time passes once per processor.
  */
 
 typedef struct {
