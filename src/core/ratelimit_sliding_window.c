@@ -105,6 +105,61 @@ const ratelimit_algorithm_t  ratelimit_sliding_window = {
 };
 
 
+/* a bit for each counter that is not 0, the first one's is the lowest */
+
+static inline uint64_t
+ratelimit_counters_used(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state)
+{
+    uint32_t  i;
+    uint64_t  word, used;
+
+    used = 0;
+    i = ratelimit_counters_words(shape);
+
+    if (shape->width == sizeof(uint16_t)) {
+
+        for ( /* void */ ; i; i--) {
+            word = state[i];
+
+            /* the highest bit of each counter, then all four side by side */
+
+            word |= (word & 0x7fff7fff7fff7fff) + 0x7fff7fff7fff7fff;
+            word = (word >> 15) & 0x0001000100010001;
+            used = (used << 4) | (word * 0x0001000200040008) >> 48;
+        }
+
+        return used;
+    }
+
+    for ( /* void */ ; i; i--) {
+        word = state[i];
+        used = (used << 2) | (uint64_t) (word >> 32 != 0) << 1
+               | ((uint32_t) word != 0);
+    }
+
+    return used;
+}
+
+
+static inline int
+ratelimit_counters_empty(const ratelimit_shape_t *shape,
+    const ratelimit_state_t *state)
+{
+    uint32_t  i, words;
+
+    words = ratelimit_counters_words(shape);
+
+    for (i = 1; i <= words; i++) {
+        if (state[i]) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
 static inline void
 ratelimit_window_load(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,

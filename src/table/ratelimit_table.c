@@ -41,6 +41,18 @@ static uint32_t ratelimit_table_segments(size_t slots);
 static uint64_t ratelimit_table_rough_period(const ratelimit_rule_t *rule);
 
 
+static inline int
+ratelimit_pack_possible(const ratelimit_shape_t *shape)
+{
+    ratelimit_form_e  form;
+
+    form = ratelimit_algorithms[shape->algorithm]->form;
+
+    return (form == RATELIMIT_FORM_TIME_COUNT && !shape->reserves)
+           || (form == RATELIMIT_FORM_SUB_WINDOWS && shape->buckets == 1);
+}
+
+
 ratelimit_table_t *
 ratelimit_table_open(ratelimit_table_t *table, void *memory, size_t size,
     const ratelimit_shape_t *shape, uint32_t packed,

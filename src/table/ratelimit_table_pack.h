@@ -22,18 +22,6 @@
 #define RATELIMIT_PACK_WINDOW       ((1ULL << RATELIMIT_PACK_WINDOW_BITS) - 1)
 
 
-static inline int
-ratelimit_pack_possible(const ratelimit_shape_t *shape)
-{
-    ratelimit_form_e  form;
-
-    form = ratelimit_algorithms[shape->algorithm]->form;
-
-    return (form == RATELIMIT_FORM_TIME_COUNT && !shape->reserves)
-           || (form == RATELIMIT_FORM_SUB_WINDOWS && shape->buckets == 1);
-}
-
-
 /*
  * The highest ceiling that a packed state can count.  A bucket counts also
  * what drips back, for at most three periods.
