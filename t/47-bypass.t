@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
 # Requests that are never limited: monitoring, the office, a partner.  If this fails,
-# either they are refused, or anybody gets through.
+# either they are refused, or every client gets through.
 
 use strict;
 use warnings;

@@ -430,22 +430,22 @@ __DATA__
 
 === TEST 16: a limit that counts refused requests does so
 --- http_config
-    ratelimit_zone $arg_k zone=insists:1m rate=3r/d;
+    ratelimit_zone $arg_k zone=rejected:1m rate=3r/d;
     ratelimit_zone $arg_k zone=forgives:1m rate=3r/d;
     ratelimit_zone $remote_user zone=after16:1m rate=1r/d;
 --- config
     location /t {
         auth_basic realm;
-        ratelimit zone=insists rejected=count;
+        ratelimit zone=rejected rejected=count;
         ratelimit zone=forgives;
         ratelimit zone=after16 after_auth;
         try_files /index.html =404;
     }
 
-    location /insists { ratelimit zone=insists; try_files /index.html =404; }
+    location /rejected { ratelimit zone=rejected; try_files /index.html =404; }
     location /forgives { ratelimit zone=forgives; try_files /index.html =404; }
 --- request eval
-[("GET /t?k=a") x 3, "GET /insists?k=a", ("GET /forgives?k=a") x 3]
+[("GET /t?k=a") x 3, "GET /rejected?k=a", ("GET /forgives?k=a") x 3]
 --- more_headers eval
 [($::good) x 3, ("") x 4]
 --- error_code eval

@@ -81,7 +81,7 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
       offsetof(ngx_http_ratelimit_limit_t, statuses), 0, 0, 0, NULL },
 
     { ngx_string("rejected="), ngx_http_ratelimit_param_enum,
-      offsetof(ngx_http_ratelimit_limit_t, use.insist), 0, 0, 0,
+      offsetof(ngx_http_ratelimit_limit_t, use.count_rejected), 0, 0, 0,
       &ngx_http_ratelimit_rejected },
 
     { ngx_string("after_auth"), ngx_http_ratelimit_param_flag,

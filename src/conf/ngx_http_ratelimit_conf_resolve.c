@@ -210,7 +210,7 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
     }
 
     for (i = 0; i < set->limits.nelts; i++) {
-        limits[i].use.together = n;
+        limits[i].use.max_rules = n;
     }
 
     return NGX_OK;

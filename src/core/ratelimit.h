@@ -156,7 +156,7 @@ typedef struct {
     ratelimit_state_t              *state;
     uint64_t                        cost;
     ratelimit_verdict_t             verdict;
-    uint8_t                         insist;   /* count it if refused, too */
+    uint8_t                         count_rejected;  /* count a refusal, too */
     uint8_t                         reserve;  /* it may turn out not to count */
 } ratelimit_item_t;
 

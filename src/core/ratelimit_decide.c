@@ -21,7 +21,7 @@ ratelimit_item_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
 
     algorithm = ratelimit_algorithms[item->shape->algorithm];
 
-    if (!item->insist) {
+    if (!item->count_rejected) {
 
         /* no time of a state may stay in the future */
 

@@ -31,7 +31,8 @@ ratelimit_item_look(ratelimit_item_t *item, const ratelimit_shape_t *shape,
 static ratelimit_inline int
 ratelimit_item_changes(const ratelimit_item_t *item, int allowed)
 {
-    return item->verdict.rebase || (allowed ? item->cost != 0 : item->insist);
+    return item->verdict.rebase
+           || (allowed ? item->cost != 0 : item->count_rejected);
 }
 
 

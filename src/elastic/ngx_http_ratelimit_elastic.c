@@ -1,7 +1,7 @@
 
 /*
- * Whether there are resources to spare: there are while no resource has come
- * to its mark.
+ * Whether there are resources to spare: there are while no resource has
+ * reached its mark.
  */
 
 
@@ -13,11 +13,11 @@
 
 
 static ngx_uint_t ngx_http_ratelimit_elastic_pressed(ngx_atomic_t *state,
-    ngx_atomic_uint_t on, uint32_t share, uint64_t mark, ngx_str_t *name);
+    ngx_atomic_uint_t on, uint32_t usage, uint64_t mark, ngx_str_t *name);
 static ngx_uint_t ngx_http_ratelimit_elastic_budget_pressed(
     ngx_http_ratelimit_elastic_shared_t *shared,
     ngx_http_ratelimit_elastic_budget_t *budget, ngx_http_request_t *r);
-static uint32_t ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
+static uint32_t ngx_http_ratelimit_elastic_budget_usage(ngx_http_request_t *r,
     ngx_http_ratelimit_use_t *use, ngx_str_t *key);
 
 
@@ -66,7 +66,7 @@ ngx_http_ratelimit_elastic_cpu_pressed(ngx_http_ratelimit_elastic_t *elastic)
 
     return ngx_http_ratelimit_elastic_pressed(&shared->cpu_state,
                               NGX_HTTP_RATELIMIT_ELASTIC_PRESSED,
-                              ngx_http_ratelimit_elastic_cpu_share(elastic),
+                              ngx_http_ratelimit_elastic_cpu_usage(elastic),
                               elastic->cpu,
                               &ngx_http_ratelimit_elastic_cpu_name);
 }
@@ -82,7 +82,7 @@ ngx_http_ratelimit_elastic_connections_pressed(
 
     return ngx_http_ratelimit_elastic_pressed(&shared->connections_state,
                         NGX_HTTP_RATELIMIT_ELASTIC_PRESSED,
-                        ngx_http_ratelimit_elastic_connections_share(elastic),
+                        ngx_http_ratelimit_elastic_connections_usage(elastic),
                         elastic->connections,
                         &ngx_http_ratelimit_elastic_connections_name);
 }
@@ -95,22 +95,22 @@ ngx_http_ratelimit_elastic_connections_pressed(
 
 static ngx_uint_t
 ngx_http_ratelimit_elastic_pressed(ngx_atomic_t *state, ngx_atomic_uint_t on,
-    uint32_t share, uint64_t mark, ngx_str_t *name)
+    uint32_t usage, uint64_t mark, ngx_str_t *name)
 {
     int                is, was;
     ngx_uint_t         level;
     ngx_atomic_uint_t  old;
 
-    /* an unknown resource is not spent */
+    /* what is not known is not taken for spare */
 
-    if (share == RATELIMIT_PRESSURE_UNKNOWN) {
+    if (usage == RATELIMIT_PRESSURE_UNKNOWN) {
         return 1;
     }
 
     old = *state;
     was = (old == on);
 
-    is = ratelimit_pressure_at(share, mark * RATELIMIT_PRESSURE_WHOLE / 100,
+    is = ratelimit_pressure_at(usage, mark * RATELIMIT_PRESSURE_WHOLE / 100,
                                was);
 
     if (is != was && ngx_atomic_cmp_set(state, old, is ? on : 0)) {
@@ -122,7 +122,7 @@ ngx_http_ratelimit_elastic_pressed(ngx_atomic_t *state, ngx_atomic_uint_t on,
 
         ngx_log_error(level, ngx_cycle->log, 0,
                       "ratelimit pressure of \"%V\" %s: %uD.%uD%% in use",
-                      name, is ? "begins" : "ends", share / 10, share % 10);
+                      name, is ? "begins" : "ends", usage / 10, usage % 10);
     }
 
     return is;
@@ -139,7 +139,7 @@ ngx_http_ratelimit_elastic_budget_pressed(
     ngx_http_ratelimit_elastic_shared_t *shared,
     ngx_http_ratelimit_elastic_budget_t *budget, ngx_http_request_t *r)
 {
-    uint32_t           share;
+    uint32_t           usage;
     ngx_str_t          key;
     ngx_atomic_t      *state;
     ratelimit_hash_t   hash;
@@ -156,28 +156,28 @@ ngx_http_ratelimit_elastic_budget_pressed(
 
     ratelimit_key_hash(&budget->use.hasher, key.data, key.len, &hash);
 
-    share = ngx_http_ratelimit_elastic_budget_share(r, &budget->use, &key);
+    usage = ngx_http_ratelimit_elastic_budget_usage(r, &budget->use, &key);
 
     ngx_log_debug2(NGX_LOG_DEBUG_HTTP, r->connection->log, 0,
-                   "ratelimit: budget \"%V\" share:%uD",
-                   &budget->name, share);
+                   "ratelimit: budget \"%V\" usage:%uD",
+                   &budget->name, usage);
 
     state = &shared->states[hash.lo
                             & (NGX_HTTP_RATELIMIT_ELASTIC_STATES - 1)];
 
-    return ngx_http_ratelimit_elastic_pressed(state, hash.hi | 1, share,
+    return ngx_http_ratelimit_elastic_pressed(state, hash.hi | 1, usage,
                                               budget->mark, &budget->name);
 }
 
 
-/* the share that is used of the fullest of the zone's limits */
+/* that of the fullest of the zone's limits */
 
 static uint32_t
-ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
+ngx_http_ratelimit_elastic_budget_usage(ngx_http_request_t *r,
     ngx_http_ratelimit_use_t *use, ngx_str_t *key)
 {
     void                        *memory;
-    uint32_t                     share, fullest;
+    uint32_t                     usage, fullest;
     ngx_uint_t                   i;
     ratelimit_verdict_t         *verdict;
     ngx_http_ratelimit_query_t   q;
@@ -191,9 +191,9 @@ ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
     q.n = ngx_http_ratelimit_query_add(&q, 0, use, use->rules, use->nrules,
                                        key, 0, NULL);
 
-    /* of a zone in Redis the share is what this machine has admitted */
+    /* of a zone in Redis the usage is what this machine has admitted */
 
-    if (ngx_http_ratelimit_query_look(&q) != NGX_OK) {
+    if (ngx_http_ratelimit_query_decide_local(&q) != NGX_OK) {
         return RATELIMIT_PRESSURE_UNKNOWN;
     }
 
@@ -204,9 +204,9 @@ ngx_http_ratelimit_elastic_budget_share(ngx_http_request_t *r,
     for (i = 0; i < q.n; i++) {
         verdict = &q.items[i].verdict;
 
-        share = ratelimit_pressure_share(verdict->limit - verdict->remaining,
+        usage = ratelimit_pressure_usage(verdict->limit - verdict->remaining,
                                          verdict->limit);
-        fullest = ngx_max(fullest, share);
+        fullest = ngx_max(fullest, usage);
     }
 
     return fullest;

@@ -28,9 +28,9 @@ typedef struct {
 /* in shared memory, zeros at first, and the same for all configurations */
 
 typedef struct {
-    ngx_atomic_t                    lease;    /* msec:32, pid:32; of the one
+    ngx_atomic_t                    claim;    /* msec:32, pid:32; of the one
                                                  worker that measures cpu */
-    ngx_atomic_t                    cpu;      /* msec:32, share + 1:32 */
+    ngx_atomic_t                    cpu;      /* msec:32, usage + 1:32 */
     ngx_atomic_t                    cpu_state;
     ngx_atomic_t                    connections_state;
 
@@ -84,9 +84,9 @@ ngx_int_t ngx_http_ratelimit_elastic_init_process(ngx_cycle_t *cycle,
     ngx_http_ratelimit_elastic_t *elastic);
 
 /* shares that are in use, or RATELIMIT_PRESSURE_UNKNOWN */
-uint32_t ngx_http_ratelimit_elastic_cpu_share(
+uint32_t ngx_http_ratelimit_elastic_cpu_usage(
     ngx_http_ratelimit_elastic_t *elastic);
-uint32_t ngx_http_ratelimit_elastic_connections_share(
+uint32_t ngx_http_ratelimit_elastic_connections_usage(
     ngx_http_ratelimit_elastic_t *elastic);
 
 

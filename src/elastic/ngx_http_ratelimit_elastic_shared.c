@@ -1,7 +1,7 @@
 
 /*
  * What workers share: how many connections each of them has, and how busy the
- * processors are, which the worker that holds the lease measures.
+ * processors are, which the worker that holds the claim measures.
  *
  * These are single words that carry the time of their writing and become
  * stale, so a worker that dies needs no clean-up.
@@ -13,7 +13,7 @@
 
 /* milliseconds */
 #define NGX_HTTP_RATELIMIT_ELASTIC_TICK   250
-#define NGX_HTTP_RATELIMIT_ELASTIC_LEASE  2000
+#define NGX_HTTP_RATELIMIT_ELASTIC_CLAIM  2000
 #define NGX_HTTP_RATELIMIT_ELASTIC_STALE  3000
 
 /* processors are measured at one tick of so many */
@@ -34,7 +34,7 @@ typedef struct {
 static ngx_int_t ngx_http_ratelimit_elastic_init_zone(
     ngx_shm_zone_t *shm_zone, void *data);
 static void ngx_http_ratelimit_elastic_handler(ngx_event_t *ev);
-static ngx_uint_t ngx_http_ratelimit_elastic_lease(
+static ngx_uint_t ngx_http_ratelimit_elastic_claim(
     ngx_http_ratelimit_elastic_shared_t *shared);
 static void ngx_http_ratelimit_elastic_release(
     ngx_http_ratelimit_elastic_shared_t *shared);
@@ -176,7 +176,7 @@ ngx_http_ratelimit_elastic_handler(ngx_event_t *ev)
 
     if (gauge->elastic->cpu) {
 
-        if (ngx_http_ratelimit_elastic_lease(shared)) {
+        if (ngx_http_ratelimit_elastic_claim(shared)) {
             ngx_http_ratelimit_elastic_measure(gauge);
 
         } else {
@@ -191,47 +191,47 @@ ngx_http_ratelimit_elastic_handler(ngx_event_t *ev)
 }
 
 
-/* whether this worker measures: it holds the lease, or takes an old one */
+/* whether this worker measures: it holds the claim, or takes an old one */
 
 static ngx_uint_t
-ngx_http_ratelimit_elastic_lease(ngx_http_ratelimit_elastic_shared_t *shared)
+ngx_http_ratelimit_elastic_claim(ngx_http_ratelimit_elastic_shared_t *shared)
 {
-    ngx_atomic_uint_t  lease, mine;
+    ngx_atomic_uint_t  claim, mine;
 
-    lease = shared->lease;
+    claim = shared->claim;
     mine = ngx_http_ratelimit_elastic_word((uint32_t) ngx_pid);
 
-    if (lease
-        && (uint32_t) lease != (uint32_t) ngx_pid
-        && !ngx_http_ratelimit_elastic_older(lease,
-                                           NGX_HTTP_RATELIMIT_ELASTIC_LEASE))
+    if (claim
+        && (uint32_t) claim != (uint32_t) ngx_pid
+        && !ngx_http_ratelimit_elastic_older(claim,
+                                           NGX_HTTP_RATELIMIT_ELASTIC_CLAIM))
     {
         return 0;
     }
 
-    return ngx_atomic_cmp_set(&shared->lease, lease, mine);
+    return ngx_atomic_cmp_set(&shared->claim, claim, mine);
 }
 
 
 static void
 ngx_http_ratelimit_elastic_release(ngx_http_ratelimit_elastic_shared_t *shared)
 {
-    ngx_atomic_uint_t  lease;
+    ngx_atomic_uint_t  claim;
 
-    lease = shared->lease;
+    claim = shared->claim;
 
-    if ((uint32_t) lease == (uint32_t) ngx_pid) {
-        (void) ngx_atomic_cmp_set(&shared->lease, lease, 0);
+    if ((uint32_t) claim == (uint32_t) ngx_pid) {
+        (void) ngx_atomic_cmp_set(&shared->claim, claim, 0);
     }
 }
 
 
-/* the first share is known after one tick, further ones once a second */
+/* the first usage is known after one tick, further ones once a second */
 
 static void
 ngx_http_ratelimit_elastic_measure(ngx_http_ratelimit_elastic_gauge_t *gauge)
 {
-    uint32_t                              share;
+    uint32_t                              usage;
     ngx_uint_t                            source;
     ratelimit_cpu_t                       cpu;
     ngx_http_ratelimit_elastic_shared_t  *shared;
@@ -246,14 +246,14 @@ ngx_http_ratelimit_elastic_measure(ngx_http_ratelimit_elastic_gauge_t *gauge)
     source = ngx_http_ratelimit_elastic_read_cpu(&cpu);
 
     if (source && source == gauge->source) {
-        share = ratelimit_pressure_cpu_share(&gauge->cpu, &cpu);
+        usage = ratelimit_pressure_cpu_usage(&gauge->cpu, &cpu);
 
         ngx_log_debug2(NGX_LOG_DEBUG_HTTP, ngx_cycle->log, 0,
-                       "ratelimit: cpu source:%ui share:%uD", source, share);
+                       "ratelimit: cpu source:%ui usage:%uD", source, usage);
 
-        if (share != RATELIMIT_PRESSURE_UNKNOWN) {
+        if (usage != RATELIMIT_PRESSURE_UNKNOWN) {
             shared = gauge->elastic->shm_zone->data;
-            shared->cpu = ngx_http_ratelimit_elastic_word(share + 1);
+            shared->cpu = ngx_http_ratelimit_elastic_word(usage + 1);
 
             gauge->ticks = NGX_HTTP_RATELIMIT_ELASTIC_TICKS - 1;
         }
@@ -283,7 +283,7 @@ ngx_http_ratelimit_elastic_log(ngx_http_ratelimit_elastic_gauge_t *gauge,
 
 
 uint32_t
-ngx_http_ratelimit_elastic_cpu_share(ngx_http_ratelimit_elastic_t *elastic)
+ngx_http_ratelimit_elastic_cpu_usage(ngx_http_ratelimit_elastic_t *elastic)
 {
     ngx_atomic_uint_t                     word;
     ngx_http_ratelimit_elastic_shared_t  *shared;
@@ -300,7 +300,7 @@ ngx_http_ratelimit_elastic_cpu_share(ngx_http_ratelimit_elastic_t *elastic)
 
 
 uint32_t
-ngx_http_ratelimit_elastic_connections_share(
+ngx_http_ratelimit_elastic_connections_usage(
     ngx_http_ratelimit_elastic_t *elastic)
 {
     uint64_t                              used;
@@ -322,7 +322,7 @@ ngx_http_ratelimit_elastic_connections_share(
         }
     }
 
-    return ratelimit_pressure_share(used,
+    return ratelimit_pressure_usage(used,
                            (uint64_t) elastic->nworkers
                            * ngx_cycle->connection_n);
 }

@@ -9,7 +9,7 @@
 
 
 uint32_t
-ratelimit_pressure_share(uint64_t used, uint64_t whole)
+ratelimit_pressure_usage(uint64_t used, uint64_t whole)
 {
     if (whole == 0) {
         return RATELIMIT_PRESSURE_UNKNOWN;
@@ -32,7 +32,7 @@ ratelimit_pressure_share(uint64_t used, uint64_t whole)
 /* some kernels have counters that go back now and then */
 
 uint32_t
-ratelimit_pressure_cpu_share(const ratelimit_cpu_t *before,
+ratelimit_pressure_cpu_usage(const ratelimit_cpu_t *before,
     const ratelimit_cpu_t *now)
 {
     uint64_t  used, passed, whole;
@@ -53,21 +53,21 @@ ratelimit_pressure_cpu_share(const ratelimit_cpu_t *before,
         whole = passed * now->quota / now->period;
     }
 
-    return ratelimit_pressure_share(used, whole);
+    return ratelimit_pressure_usage(used, whole);
 }
 
 
 int
-ratelimit_pressure_at(uint32_t share, uint32_t mark, int pressed)
+ratelimit_pressure_at(uint32_t usage, uint32_t mark, int pressed)
 {
     uint32_t  low;
 
     if (!pressed) {
-        return share >= mark;
+        return usage >= mark;
     }
 
     low = (mark >= 2 * RATELIMIT_PRESSURE_GAP) ? mark - RATELIMIT_PRESSURE_GAP
                                                : mark / 2;
 
-    return share >= low;
+    return usage >= low;
 }

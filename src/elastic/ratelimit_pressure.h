@@ -1,7 +1,7 @@
 
 /*
  * How much of the processors is in use, as the files of the kernel tell it,
- * and whether that is pressure.  Shares and marks are in thousandths.
+ * and whether that is pressure.  Usage and marks are in thousandths.
  */
 
 
@@ -60,17 +60,17 @@ int ratelimit_procfs_cgroup(const char *text, size_t len,
 /* ratelimit_pressure.c */
 
 /* at most RATELIMIT_PRESSURE_WHOLE; UNKNOWN if the whole is 0 */
-uint32_t ratelimit_pressure_share(uint64_t used, uint64_t whole);
+uint32_t ratelimit_pressure_usage(uint64_t used, uint64_t whole);
 
-/* the share that was used between two moments; UNKNOWN if no time passed */
-uint32_t ratelimit_pressure_cpu_share(const ratelimit_cpu_t *before,
+/* the usage between two moments; UNKNOWN if no time passed */
+uint32_t ratelimit_pressure_cpu_usage(const ratelimit_cpu_t *before,
     const ratelimit_cpu_t *now);
 
 /*
  * Whether there is pressure, given whether there was: it begins at the mark
- * and ends a gap below it, so that a share near the mark does not flap.
+ * and ends a gap below it, so that a usage near the mark does not flap.
  */
-int ratelimit_pressure_at(uint32_t share, uint32_t mark, int pressed);
+int ratelimit_pressure_at(uint32_t usage, uint32_t mark, int pressed);
 
 
 #endif /* _RATELIMIT_PRESSURE_H_INCLUDED_ */

@@ -122,7 +122,7 @@ ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t refused)
         }
 
         for (k = 0; k < q->n; k++) {
-            if (refused && q->items[k].insist) {
+            if (refused && q->items[k].count_rejected) {
                 q->items[k].cost = 0;
             }
         }

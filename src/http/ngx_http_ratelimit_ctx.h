@@ -97,8 +97,8 @@ ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_client_ctx(ngx_http_request_t *r);
 void ngx_http_ratelimit_cleanup(void *data);
 
 /*
- * Refunds what the request was charged and has not used; if it is refused, but
- * for limits that count refused requests.
+ * Refunds what the request was charged and has not used; if it is refused,
+ * except by limits that count refused requests.
  */
 void ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t refused);
@@ -190,7 +190,7 @@ ngx_int_t ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
 void ngx_http_ratelimit_header_filter_init(void);
 
 
-/* ngx_http_ratelimit_settle.c: needed if a limit has count= */
+/* ngx_http_ratelimit_settle.c: count= */
 
 ngx_int_t ngx_http_ratelimit_settle_init(ngx_conf_t *cf);
 
@@ -272,7 +272,7 @@ ngx_http_ratelimit_create_ctx(ngx_http_request_t *r, ngx_uint_t room)
 /* as ngx_pool_cleanup_add() would do it, but with no memory of its own */
 
 static ratelimit_inline void
-ngx_http_ratelimit_keep_ctx(ngx_http_ratelimit_ctx_t *ctx)
+ngx_http_ratelimit_attach_ctx(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_http_request_t  *r;
 

@@ -1,10 +1,11 @@
 
 /*
  * A refusal is final, whichever module refuses, and its error page is neither
- * charged nor refused.  The status does not tell: a page may overwrite it, and
- * pages have other uses, as "error_page 404 = @app" does.  What tells is where
- * the request was when the page came: between the first handler of preaccess
- * and the first one of precontent there are limits and access checks alone.
+ * charged nor refused.  The status does not show it: a page may overwrite it,
+ * and pages have other uses, as "error_page 404 = @app" does.  What matters is
+ * where the request was when the page came: between the first handler of
+ * preaccess and the first one of precontent there are limits and access checks
+ * alone.
  */
 
 
@@ -45,7 +46,7 @@ ngx_http_ratelimit_preaccess_handler(ngx_http_request_t *r)
 
         ctx->fresh = 1;
 
-        ngx_http_ratelimit_keep_ctx(ctx);
+        ngx_http_ratelimit_attach_ctx(ctx);
 
     } else {
         return NGX_DECLINED;

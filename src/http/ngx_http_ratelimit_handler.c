@@ -309,7 +309,7 @@ ngx_http_ratelimit_decide(ngx_http_ratelimit_ctx_t *ctx,
     ctx->nqueries = q - ctx->queries + 1;
     ctx->stages |= stage;
 
-    ngx_http_ratelimit_keep_ctx(ctx);
+    ngx_http_ratelimit_attach_ctx(ctx);
 
     if (rc == NGX_AGAIN) {
         q->done = ngx_http_ratelimit_done;
@@ -446,7 +446,7 @@ ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
                       | NGX_HTTP_RATELIMIT_AFTER_AUTH;
 
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_BYPASSED);
-        ngx_http_ratelimit_keep_ctx(ctx);
+        ngx_http_ratelimit_attach_ctx(ctx);
 
         /* a limit before authentication could not know */
 

@@ -194,7 +194,7 @@ ngx_http_ratelimit_counts(ngx_http_ratelimit_limit_t *limit,
 }
 
 
-/* as $status, but for that of a "post_action", which no client sees */
+/* as $status, except for that of a "post_action", which no client sees */
 
 static ngx_uint_t
 ngx_http_ratelimit_get_status(ngx_http_request_t *r)

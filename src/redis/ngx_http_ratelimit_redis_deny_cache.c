@@ -107,7 +107,7 @@ ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
     }
 
     for (i = 0; i < q->n; i++) {
-        if (q->items[i].insist) {
+        if (q->items[i].count_rejected) {
             return 0;
         }
     }
@@ -233,7 +233,7 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
 
     for (i = 0; i < q->n; i++) {
 
-        if (!q->items[i].verdict.allowed && !q->items[i].insist) {
+        if (!q->items[i].verdict.allowed && !q->items[i].count_rejected) {
             ngx_http_ratelimit_redis_deny_cache_add_item(q, i, now, age);
         }
     }

@@ -29,13 +29,13 @@ ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q)
     for (i = 0; i < q->n; i++) {
 
         if (!q->subjects[i].use->zone->mirror
-            || (!q->allowed && !q->items[i].insist))
+            || (!q->allowed && !q->items[i].count_rejected))
         {
             continue;
         }
 
         ngx_http_ratelimit_redis_mirror_query(&mirror, &item, q, i);
-        item.insist = 1;
+        item.count_rejected = 1;
 
         if (ngx_http_ratelimit_shm_store.decide(&mirror) == NGX_OK) {
             q->subjects[i].stamp = item.verdict.stamp;

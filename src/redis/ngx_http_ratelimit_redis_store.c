@@ -109,17 +109,17 @@ ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q)
 static ngx_int_t
 ngx_http_ratelimit_redis_look(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t  i, insist;
+    ngx_uint_t  i, count_rejected;
 
-    insist = 0;
+    count_rejected = 0;
 
     for (i = 0; i < q->n; i++) {
-        insist |= q->items[i].insist;
+        count_rejected |= q->items[i].count_rejected;
     }
 
     q->allowed = 0;
 
-    if (insist) {
+    if (count_rejected) {
         ngx_http_ratelimit_redis_mirror_charge(q);
 
     } else if (!ngx_http_ratelimit_redis_deny_cache_look_due(q)) {

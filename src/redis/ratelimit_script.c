@@ -4,7 +4,8 @@
  *
  * An argument, little endian:
  *
- *   1 byte each   algorithm, buckets, width, 1 to insist + 2 to reserve
+ *   1 byte each   algorithm, buckets, width, 1 to count refusals
+ *                 + 2 to reserve
  *   4 bytes       ring
  *   8 bytes each  cost, limit, period, ceiling, capacity, free, wait, stamp
  *
@@ -83,7 +84,7 @@ ratelimit_script_argument(const ratelimit_item_t *item,
     p[0] = (unsigned char) shape->algorithm;
     p[1] = (unsigned char) shape->buckets;
     p[2] = (unsigned char) shape->width;
-    p[3] = (unsigned char) (item->insist | item->reserve << 1);
+    p[3] = (unsigned char) (item->count_rejected | item->reserve << 1);
     p += 8;
 
     p = ratelimit_script_write(p, item->cost);

@@ -58,8 +58,8 @@ unsigned ratelimit_script_select(unsigned algorithms);
 
 
 /*
- * One limit as an argument: shape, rule, cost, insist, and the stamp of the
- * verdict for a refund.
+ * One limit as an argument: shape, rule, cost, count_rejected, and the stamp of
+ * the verdict for a refund.
  */
 void ratelimit_script_argument(const ratelimit_item_t *item,
     unsigned char *argument);

@@ -49,7 +49,7 @@ static ngx_uint_t ngx_http_ratelimit_reload_alone(void);
 static void ngx_http_ratelimit_reload_handler(ngx_event_t *ev);
 static ngx_uint_t ngx_http_ratelimit_reload_progress(
     ngx_http_ratelimit_zone_t *zone, ngx_uint_t alone);
-static void ngx_http_ratelimit_reload_drop(ratelimit_table_t *older,
+static void ngx_http_ratelimit_reload_free_older(ratelimit_table_t *older,
     ngx_log_t *log);
 
 
@@ -287,7 +287,7 @@ ngx_http_ratelimit_reload_prepare(ngx_log_t *log)
 
 
 void
-ngx_http_ratelimit_reload_commit(void)
+ngx_http_ratelimit_reload_activate(void)
 {
     if (ngx_http_ratelimit_next == NULL) {
         return;
@@ -391,7 +391,7 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
     for (table = zone->table; table->older; table = table->older) {
 
         if (ratelimit_table_spent(table->older, now)) {
-            ngx_http_ratelimit_reload_drop(table->older, ngx_cycle->log);
+            ngx_http_ratelimit_reload_free_older(table->older, ngx_cycle->log);
 
             /* even older tables were sealed no later */
 
@@ -407,7 +407,7 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
 /* frees the pages except for the first one, which holds the seal */
 
 static void
-ngx_http_ratelimit_reload_drop(ratelimit_table_t *older, ngx_log_t *log)
+ngx_http_ratelimit_reload_free_older(ratelimit_table_t *older, ngx_log_t *log)
 {
 #if (NGX_LINUX)
 

@@ -373,7 +373,7 @@ ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
 ngx_int_t
 ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle)
 {
-    ngx_http_ratelimit_reload_commit();
+    ngx_http_ratelimit_reload_activate();
 
     return NGX_OK;
 }

@@ -60,11 +60,11 @@ ngx_int_t ngx_http_ratelimit_reload_find(ngx_conf_t *cf,
 ngx_int_t ngx_http_ratelimit_reload_follow(ngx_http_ratelimit_zone_t *zone,
     ratelimit_table_t *older);
 
-/* makes what commit needs, where a failure does no harm */
+/* makes what activate needs, where a failure does no harm */
 ngx_int_t ngx_http_ratelimit_reload_prepare(ngx_log_t *log);
 
 /* a new generation of workers is about to start */
-void ngx_http_ratelimit_reload_commit(void);
+void ngx_http_ratelimit_reload_activate(void);
 
 /* seals older tables when the last worker is gone that knows them alone */
 ngx_int_t ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle,

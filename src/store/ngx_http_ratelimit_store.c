@@ -167,7 +167,7 @@ ngx_http_ratelimit_query_prepare(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
 
 
 ngx_int_t
-ngx_http_ratelimit_query_look(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_query_decide_local(ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t  i;
 
@@ -490,7 +490,7 @@ ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part)
         item = &q->items[i];
         verdict = &item->verdict;
 
-        if (!item->insist
+        if (!item->count_rejected
             || q->subjects[i].backend == NGX_HTTP_RATELIMIT_UNASKED)
         {
             continue;

@@ -40,8 +40,8 @@ typedef struct {
     ngx_uint_t                      nrules;
     ratelimit_rule_t               *bound;    /* rules that come later keep
                                                  within it; NULL: none come */
-    ngx_uint_t                      together; /* rules asked in one query */
-    ngx_uint_t                      insist;   /* rejected=count */
+    ngx_uint_t                      max_rules;  /* in one query with it */
+    ngx_uint_t                      count_rejected;  /* rejected=count */
     ngx_uint_t                      reserved; /* a charge may be refunded when
                                                  the status is known */
     ngx_uint_t                      lasting;  /* a refusal holds as long as it
@@ -239,7 +239,7 @@ ngx_int_t ngx_http_ratelimit_query_decide_any(ngx_http_ratelimit_query_t *q);
  * What the counters in the memory of this machine say, also of a zone whose
  * store is another one.  The cost must be 0.
  */
-ngx_int_t ngx_http_ratelimit_query_look(ngx_http_ratelimit_query_t *q);
+ngx_int_t ngx_http_ratelimit_query_decide_local(ngx_http_ratelimit_query_t *q);
 
 /*
  * A decision needs little of a verdict.  Its figures are worked out here, as
@@ -297,7 +297,7 @@ ngx_http_ratelimit_query_add(ngx_http_ratelimit_query_t *q, ngx_uint_t n,
     do {
         item->rule = rules++;
         item->cost = cost;
-        item->insist = use->insist;
+        item->count_rejected = use->count_rejected;
         item->reserve = use->reserved;
         item++;
 

@@ -19,13 +19,13 @@ static int ngx_libc_cdecl ngx_http_ratelimit_zone_compare_periods(
 static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone);
 static ngx_uint_t ngx_http_ratelimit_zone_holds(
-    ngx_http_ratelimit_zone_t *zone, size_t size, ngx_uint_t together);
+    ngx_http_ratelimit_zone_t *zone, size_t size, ngx_uint_t max_rules);
 static void ngx_http_ratelimit_zone_too_small(ngx_conf_t *cf,
-    ngx_http_ratelimit_zone_t *zone, ngx_uint_t together);
+    ngx_http_ratelimit_zone_t *zone, ngx_uint_t max_rules);
 static ngx_http_ratelimit_use_t *ngx_http_ratelimit_zone_largest(
     ngx_http_ratelimit_zone_t *zone, uint64_t *requests);
 static size_t ngx_http_ratelimit_zone_enough(ngx_http_ratelimit_zone_t *zone,
-    ngx_uint_t together);
+    ngx_uint_t max_rules);
 
 
 ngx_int_t
@@ -316,14 +316,14 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
 {
     u_char                     *p;
     size_t                      len;
-    ngx_uint_t                  i, k, together;
+    ngx_uint_t                  i, k, max_rules;
     ratelimit_shape_t          *shape;
     ngx_http_ratelimit_use_t  **use;
 
     shape = &zone->shape;
     use = zone->uses.elts;
 
-    together = 1;
+    max_rules = 1;
     zone->packed = 1;
 
     ratelimit_shape_fit(shape, 1);
@@ -344,13 +344,13 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
             zone->packed &= ratelimit_table_fit(shape, use[i]->bound);
         }
 
-        together = ngx_max(together, use[i]->together);
+        max_rules = ngx_max(max_rules, use[i]->max_rules);
     }
 
     if (!ngx_http_ratelimit_zone_holds(zone, zone->shm_zone->shm.size,
-                                       together))
+                                       max_rules))
     {
-        ngx_http_ratelimit_zone_too_small(cf, zone, together);
+        ngx_http_ratelimit_zone_too_small(cf, zone, max_rules);
         return NGX_ERROR;
     }
 
@@ -376,16 +376,16 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
 
 static ngx_uint_t
 ngx_http_ratelimit_zone_holds(ngx_http_ratelimit_zone_t *zone, size_t size,
-    ngx_uint_t together)
+    ngx_uint_t max_rules)
 {
     return ratelimit_table_holds(&zone->shape, zone->packed,
-                                 size - ngx_pagesize, together);
+                                 size - ngx_pagesize, max_rules);
 }
 
 
 static void
 ngx_http_ratelimit_zone_too_small(ngx_conf_t *cf,
-    ngx_http_ratelimit_zone_t *zone, ngx_uint_t together)
+    ngx_http_ratelimit_zone_t *zone, ngx_uint_t max_rules)
 {
     uint64_t                   requests;
     ngx_http_ratelimit_use_t  *use;
@@ -398,7 +398,7 @@ ngx_http_ratelimit_zone_too_small(ngx_conf_t *cf,
                   &zone->name, requests,
                   use->name.len ? " of limit \"" : "", &use->name,
                   use->name.len ? "\"" : "",
-                  ngx_http_ratelimit_zone_enough(zone, together),
+                  ngx_http_ratelimit_zone_enough(zone, max_rules),
                   &zone->file, zone->line);
 }
 
@@ -439,7 +439,7 @@ ngx_http_ratelimit_zone_largest(ngx_http_ratelimit_zone_t *zone,
 
 static size_t
 ngx_http_ratelimit_zone_enough(ngx_http_ratelimit_zone_t *zone,
-    ngx_uint_t together)
+    ngx_uint_t max_rules)
 {
     size_t  low, high, size;
 
@@ -449,12 +449,12 @@ ngx_http_ratelimit_zone_enough(ngx_http_ratelimit_zone_t *zone,
     do {
         high *= 2;
 
-    } while (!ngx_http_ratelimit_zone_holds(zone, high * 1024, together));
+    } while (!ngx_http_ratelimit_zone_holds(zone, high * 1024, max_rules));
 
     while (high - low > 1) {
         size = low + (high - low) / 2;
 
-        if (ngx_http_ratelimit_zone_holds(zone, size * 1024, together)) {
+        if (ngx_http_ratelimit_zone_holds(zone, size * 1024, max_rules)) {
             high = size;
 
         } else {

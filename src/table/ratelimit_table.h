@@ -169,7 +169,7 @@ void ratelimit_table_add_rule(ratelimit_table_t *table,
 
 /*
  * One decision about all places.  The caller sets table and hash of each
- * place, rule, cost and insist of each item; times are multiples of a
+ * place, rule, cost and count_rejected of each item; times are multiples of a
  * millisecond, and of a clock that all processes share and that never goes
  * back, though a process may be late in reading it.  Sets the first group of
  * each verdict.  Returns 1 if all limits allow.

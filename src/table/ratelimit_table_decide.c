@@ -305,7 +305,7 @@ ratelimit_decide_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
 
         /* a key that was not looked for in older tables may be there */
 
-        if (items[i].insist
+        if (items[i].count_rejected
             || (kind == NULL && place->slot == NULL && place->active->older))
         {
             return 0;

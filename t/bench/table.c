@@ -149,7 +149,7 @@ table_decide(table_store_t *s, uint64_t number, uint64_t now)
     place.table = &s->fleet.table;
     item.rule = &s->fleet.rules[0];
     item.cost = 1;
-    item.insist = 0;
+    item.count_rejected = 0;
 
     clock.now = now / 1000000 * 1000;
     clock.wall = clock.now;

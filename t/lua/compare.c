@@ -341,14 +341,14 @@ compare_op(compare_world_t *w)
         w->items[i].cost = world_random_cost(&w->limits[i].rule);
         w->items[i].cost = ratelimit_min(w->items[i].cost,
                                          RATELIMIT_MAX_LIMIT);
-        w->items[i].insist = random_percent(15);
+        w->items[i].count_rejected = random_percent(15);
         w->items[i].reserve = random_percent(30);
     }
 
     if (w->changed) {
         for (i = 0; i < w->n; i++) {
             w->items[i].cost = 1;
-            w->items[i].insist = 1;
+            w->items[i].count_rejected = 1;
         }
 
         w->changed = 0;
@@ -503,7 +503,8 @@ compare_report(const compare_call_t *call, size_t i, const char *what,
 
     tap_note("%s: %s is %llu, not %llu; op=%c limit=%llu period=%lluus "
              "capacity=%llu ceiling=%llu free=%lld wait=%lluus buckets=%u "
-             "width=%u ring=%u cost=%llu insist=%u now=%lluus, %zu of %zu",
+             "width=%u ring=%u cost=%llu count_rejected=%u now=%lluus, "
+             "%zu of %zu",
              ratelimit_algorithms[shape->algorithm]->name, what,
              (unsigned long long) got, (unsigned long long) want, call->op,
              (unsigned long long) rule->limit,
@@ -512,7 +513,7 @@ compare_report(const compare_call_t *call, size_t i, const char *what,
              (unsigned long long) rule->ceiling, (long long) rule->free,
              (unsigned long long) rule->wait, shape->buckets, shape->width,
              shape->ring, (unsigned long long) call->items[i].cost,
-             call->items[i].insist,
+             call->items[i].count_rejected,
              (unsigned long long) call->clock.now, i + 1, call->n);
 }
 

@@ -339,7 +339,7 @@ real_always_expires(ratelimit_algorithm_e algorithm)
         snprintf(key, sizeof(key), "always:%u:%u", algorithm, i / 50);
 
         item.cost = random_below(5);
-        item.insist = random_percent(20);
+        item.count_rejected = random_percent(20);
 
         op = random_percent(60) ? RATELIMIT_SCRIPT_DECIDE
              : random_percent(70) ? RATELIMIT_SCRIPT_REFUND
@@ -463,7 +463,7 @@ real_garbage(ratelimit_algorithm_e algorithm)
         freeReplyObject(redis_call(&args));
 
         for (j = 0; j < 3; j++) {
-            item.insist = (j == 1);
+            item.count_rejected = (j == 1);
             bad += !real_one(&item, "garbage");
         }
 

@@ -60,7 +60,7 @@ decision_settle(ratelimit_item_t *items, size_t n,
                         ratelimit_algorithms[item->shape->algorithm]->charge);
 
         } else if (ratelimit_item_settle(item, clock)
-                   && item->insist && !item->verdict.allowed)
+                   && item->count_rejected && !item->verdict.allowed)
         {
             decision_describe(item, clock);
         }

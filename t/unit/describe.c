@@ -82,7 +82,7 @@ describe_ask(fleet_t *f, uint64_t key, ratelimit_item_t *items,
 
         items[i].rule = &f->rules[i];
         items[i].cost = costs[i];
-        items[i].insist = f->insist;
+        items[i].count_rejected = f->count_rejected;
         places[i].table = &f->table;
         places[i].hash = hash;
     }
@@ -123,7 +123,7 @@ describe_step(fleet_t *f, describe_t *e)
     costs[0] = random_percent(80) ? 1 : random_below(20);
     costs[1] = random_percent(80) ? costs[0] : random_below(20);
 
-    f->insist = random_percent(10);
+    f->count_rejected = random_percent(10);
     clock.now = f->now;
     clock.wall = f->now + 12345000;
 

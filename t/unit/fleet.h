@@ -36,7 +36,7 @@ typedef struct {
     size_t                  n;
     uint32_t                me;
     uint64_t                now;      /* us */
-    unsigned                insist;   /* refused requests count, too */
+    unsigned                count_rejected;  /* refused requests count, too */
     unsigned                reserves; /* requests count by their end */
     uint64_t                asked;    /* so many */
     uint64_t                secret;   /* of the next table, if not 0 */
@@ -159,7 +159,7 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
     for (i = 0; i < f->n; i++) {
         items[i].rule = &f->rules[i];
         items[i].cost = cost;
-        items[i].insist = f->insist;
+        items[i].count_rejected = f->count_rejected;
         items[i].reserve = 0;
         places[i].table = &f->table;
         places[i].hash = hash;

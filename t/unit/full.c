@@ -77,7 +77,7 @@ full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
 
     item.rule = &f.rules[0];
     item.cost = 1;
-    item.insist = 0;
+    item.count_rejected = 0;
     place.table = &f.table;
     clock.now = f.now;
     clock.wall = f.now;

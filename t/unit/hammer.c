@@ -163,10 +163,10 @@ hammer_hit_two(fleet_t *f, uint64_t key)
 
     items[0].rule = &f->rules[0];
     items[0].cost = 1;
-    items[0].insist = 0;
+    items[0].count_rejected = 0;
     items[1].rule = &f->rules[1];
     items[1].cost = 1;
-    items[1].insist = 0;
+    items[1].count_rejected = 0;
 
     places[0].table = &f->table;
     places[1].table = &f->table;

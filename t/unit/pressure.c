@@ -420,7 +420,7 @@ pressure_test_shares(void)
     };
 
     for (i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-        share = ratelimit_pressure_share(tests[i].used, tests[i].whole);
+        share = ratelimit_pressure_usage(tests[i].used, tests[i].whole);
 
         tap_ok(share == tests[i].share, "share %u is %u", (unsigned) i, share);
     }
@@ -479,7 +479,7 @@ pressure_test_cpu(void)
     };
 
     for (i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
-        share = ratelimit_pressure_cpu_share(&tests[i].before, &tests[i].now);
+        share = ratelimit_pressure_cpu_usage(&tests[i].before, &tests[i].now);
 
         tap_ok(share == tests[i].share, "%s: %u", tests[i].name, share);
     }

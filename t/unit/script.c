@@ -124,7 +124,7 @@ script_argument(void)
     argument[RATELIMIT_SCRIPT_ARGUMENT] = 0xa5;
 
     script_item.cost = 7;
-    script_item.insist = 1;
+    script_item.count_rejected = 1;
     script_item.verdict.stamp = 0x1122334455667;
 
     ratelimit_script_argument(&script_item, argument);
@@ -132,7 +132,7 @@ script_argument(void)
     tap_ok(argument[0] == RATELIMIT_TOKEN_BUCKET && argument[1] == 60
            && argument[2] == 4 && argument[3] == 1
            && script_get(argument + 4, 4) == 0x12345678,
-           "shape and insist");
+           "shape and count_rejected");
 
     tap_ok(script_get(argument + 8, 8) == 7
            && script_get(argument + 16, 8) == 100

@@ -135,7 +135,7 @@ table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
 
     item.rule = &f.rules[0];
     item.cost = 1;
-    item.insist = 0;
+    item.count_rejected = 0;
     place.table = &f.table;
     place.hash = hash;
 
@@ -162,7 +162,7 @@ table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets)
 
     memset(&f, 0, sizeof(fleet_t));
     f.n = 1;
-    f.insist = 1;
+    f.count_rejected = 1;
     f.rules[0] = fleet_rule(2, 60);
 
     fleet_open(&f, SIZE, algorithm, buckets);
@@ -192,7 +192,7 @@ table_insist_beside(ratelimit_algorithm_e algorithm, uint32_t buckets)
 
     memset(&f, 0, sizeof(fleet_t));
     f.n = 2;
-    f.insist = 1;
+    f.count_rejected = 1;
     f.rules[0] = fleet_rule(10, 3600);
     f.rules[1] = fleet_rule(1, 86400);
 
