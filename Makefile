@@ -149,6 +149,15 @@ unit:  ## run the tests of core and table, without nginx
 	@$(PROVE) t/03-unit.t
 
 
+TSAN_ROUNDS = 10
+
+
+.PHONY: tsan
+tsan:  ## look for races in what workers share (TSAN_ROUNDS=10)
+	@.ci/install test
+	@KIND=tsan ROUNDS=$(TSAN_ROUNDS) $(PROVE) t/03-unit.t
+
+
 .PHONY: style
 style:  ## check the house rules
 	@prove t/00-style.t t/01-layers.t
@@ -214,7 +223,7 @@ FUZZERS = $(patsubst t/fuzz/%.c,%,$(wildcard t/fuzz/ratelimit_*.c))
 
 .PHONY: fuzz
 fuzz:  ## look for inputs that break the core (FUZZ_TIME=60)
-	@.ci/install test libclang-rt-14-dev
+	@.ci/install test
 	@set -e; for f in $(FUZZERS); do \
 	    mkdir -p $(OUT)/fuzz/found/$$f; \
 	    clang -std=gnu99 -O1 -g -Isrc -fno-sanitize-recover=all \

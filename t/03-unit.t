@@ -2,11 +2,14 @@
 
 # Builds every program of t/unit/ with the sources of the core and of the
 # table, with sanitizers, and runs it: one subtest each.  A program that says
-# "no sanitizer" in a comment of its own is built with -O2 and without them.
+# "no sanitizer" in a comment of its own is built with -O2 and without them; one
+# that says "no sanitizer, then ThreadSanitizer" is run in both ways.
 #
-# Names of programs in the environment's UNIT run these alone:
+# Names of programs in the environment's UNIT run these alone, and KIND runs
+# those that are built in this way alone:
 #
 #     UNIT="vectors properties" prove -v t/03-unit.t
+#     KIND=tsan prove -v t/03-unit.t
 
 use strict;
 use warnings;
@@ -22,10 +25,13 @@ my $cc = $ENV{CC} || 'gcc';
 
 my @common = (qw(-std=gnu99 -g -Wall -Wextra -Werror -Isrc), "-I$out");
 
-my %flags = (
-    san => [@common, '-O1', '-fsanitize=address,undefined',
+# how a program is built; gcc's ThreadSanitizer does not know fences
+
+my %compile = (
+    san => [$cc, @common, '-O1', '-fsanitize=address,undefined',
         qw(-fno-sanitize-recover=all -fno-omit-frame-pointer)],
-    fast => [@common, '-O2'],
+    fast => [$cc, @common, '-O2'],
+    tsan => ['clang', @common, '-O1', '-fsanitize=thread'],
 );
 
 my @sources = (glob('src/core/*.c'), glob('src/{table,redis,elastic}/ratelimit_*.c'));
@@ -42,6 +48,10 @@ BAIL_OUT('no program in t/unit') if !@programs;
 $ENV{ASAN_OPTIONS} = 'detect_leaks=1:abort_on_error=0';
 $ENV{UBSAN_OPTIONS} = 'print_stacktrace=1';
 
+# a lifeline is held for life: its detector of deadlocks has no room for many
+
+$ENV{TSAN_OPTIONS} = 'detect_deadlocks=0';
+
 my %objects;
 
 make_path("$out/redis");
@@ -49,23 +59,39 @@ system("src/redis/lua/embed > $out/redis/ratelimit_lua.h") == 0
     or BAIL_OUT('the scripts cannot be embedded');
 
 for my $program (@programs) {
-    subtest name($program) => sub { check($program) };
+    for my $kind (kinds($program)) {
+        next if $ENV{KIND} && $kind ne $ENV{KIND};
+
+        my $name = name($program) . ($kind eq 'tsan' ? ', ThreadSanitizer' : '');
+
+        subtest $name => sub { check($program, $kind) };
+    }
 }
 
 done_testing();
 
 
-sub check {
+sub kinds {
     my ($program) = @_;
 
-    my $kind = slurp($program) =~ m{^/\* no sanitizer \*/$}m ? 'fast' : 'san';
-    my $exe = "$out/" . name($program);
+    my $text = slurp($program);
+
+    return $text =~ m{^/\* no sanitizer, then ThreadSanitizer \*/$}m
+           ? qw(fast tsan)
+           : $text =~ m{^/\* no sanitizer \*/$}m ? 'fast' : 'san';
+}
+
+
+sub check {
+    my ($program, $kind) = @_;
+
+    my $exe = "$out/" . name($program) . ($kind eq 'tsan' ? '-tsan' : '');
 
     $objects{$kind} ||= objects($kind);
 
     my $built = $objects{$kind}
-        && command($cc, @{$flags{$kind}}, '-o', $exe, $program,
-                   @{$objects{$kind}}, '-lpthread');
+        && command(@{$compile{$kind}}, '-o', $exe, $program,
+                   @{$objects{$kind}}, '-lm', '-lpthread');
 
     return fail('builds') if !$built;
 
@@ -83,8 +109,7 @@ sub objects {
     for my $source (@sources) {
         my $object = "$out/$kind/" . name($source) . '.o';
 
-        return if !command($cc, @{$flags{$kind}}, '-c', '-o', $object,
-                           $source);
+        return if !command(@{$compile{$kind}}, '-c', '-o', $object, $source);
 
         push @objects, $object;
     }

@@ -116,7 +116,8 @@ typedef struct {
 
 /*
  * A state is an array of 64-bit words.  All zeros mean "never seen".  Any bits
- * at all are safe to look at; they only make the verdict meaningless.
+ * at all are safe to look at; they only make the verdict meaningless.  Words
+ * are written by ratelimit_set(), as others read them meanwhile.
  */
 
 typedef uint64_t  ratelimit_state_t;
@@ -190,7 +191,9 @@ typedef void (*ratelimit_settle_pt)(const ratelimit_shape_t *shape,
 
 /*
  * look      decides about a request of this cost: sets the first group of the
- *           verdict and changes nothing.  Cost 0 is always allowed.
+ *           verdict and changes nothing.  Cost 0 is always allowed.  A state
+ *           that is sized may change while it is looked at or described: it is
+ *           read by atomic operations.
  * charge    counts the cost, allowed or not, where the verdict of a look at the
  *           same state and time says; cost 0 only rebases.  Words and counters
  *           are written in an order that leaves a sound state at every

@@ -7,9 +7,9 @@
 #include "core/ratelimit_bucket.h"
 
 
-static uint64_t ratelimit_bucket_epoch(const ratelimit_state_t *state,
+static uint64_t ratelimit_bucket_interval(const ratelimit_state_t *state,
     uint64_t now);
-static unsigned ratelimit_bucket_half(uint64_t epoch);
+static unsigned ratelimit_bucket_half(uint64_t interval);
 static void ratelimit_bucket_release(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, uint64_t stamp, uint64_t cost);
 
@@ -78,31 +78,31 @@ ratelimit_bucket_punish(const ratelimit_shape_t *shape,
         return;
     }
 
-    state[0] = clock->now + bucket.lead;
-    ratelimit_store_barrier();
-    state[1] = rule->ceiling - bucket.reserved / rule->period;
+    ratelimit_set(&state[0], clock->now + bucket.lead);
+    ratelimit_set(&state[1],
+                  rule->ceiling - bucket.reserved / rule->period);
 }
 
 
-/* the epoch that is now, or that of a worker whose clock is a little ahead */
+/* the present interval, or that of a worker whose clock is a little ahead */
 
 static uint64_t
-ratelimit_bucket_epoch(const ratelimit_state_t *state, uint64_t now)
+ratelimit_bucket_interval(const ratelimit_state_t *state, uint64_t now)
 {
-    uint64_t  epoch;
+    uint64_t  interval;
 
-    epoch = now / RATELIMIT_RESERVED_TIME;
+    interval = now / RATELIMIT_RESERVED_TIME;
 
-    return (state[3] && state[2] == epoch + 1) ? state[2] : epoch;
+    return (state[3] && state[2] == interval + 1) ? state[2] : interval;
 }
 
 
-/* where the count of an epoch stands in its word */
+/* where the count of an interval stands in its word */
 
 static unsigned
-ratelimit_bucket_half(uint64_t epoch)
+ratelimit_bucket_half(uint64_t interval)
 {
-    return 32 * (epoch & 1);
+    return 32 * (interval & 1);
 }
 
 
@@ -112,15 +112,15 @@ void
 ratelimit_bucket_add_reserved(const ratelimit_rule_t *rule,
     const ratelimit_state_t *state, uint64_t now, ratelimit_bucket_t *bucket)
 {
-    uint64_t  epoch, reserved, used;
+    uint64_t  interval, reserved, used;
 
     reserved = 0;
-    epoch = ratelimit_bucket_epoch(state, now);
+    interval = ratelimit_bucket_interval(state, now);
 
-    if (state[2] == epoch) {
+    if (state[2] == interval) {
         reserved = (state[3] & UINT32_MAX) + (state[3] >> 32);
 
-    } else if (state[2] + 1 == epoch) {
+    } else if (state[2] + 1 == interval) {
         reserved = state[3] >> ratelimit_bucket_half(state[2]) & UINT32_MAX;
     }
 
@@ -149,7 +149,7 @@ ratelimit_bucket_reserve(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost)
 {
-    uint64_t            epoch, last, count;
+    uint64_t            interval, last, count;
     unsigned            half;
     ratelimit_bucket_t  bucket;
 
@@ -160,29 +160,30 @@ ratelimit_bucket_reserve(const ratelimit_shape_t *shape,
     ratelimit_bucket_load(rule, state, clock->now, &bucket);
 
     if (bucket.level) {
-        state[0] = bucket.since;
-        ratelimit_store_barrier();
-        state[1] = bucket.taken;
+        ratelimit_set(&state[0], bucket.since);
+        ratelimit_set(&state[1], bucket.taken);
 
     } else {
-        state[1] = 0;
+        ratelimit_set(&state[1], 0);
     }
 
-    epoch = ratelimit_bucket_epoch(state, clock->now);
-    half = ratelimit_bucket_half(epoch);
+    interval = ratelimit_bucket_interval(state, clock->now);
+    half = ratelimit_bucket_half(interval);
 
-    if (state[2] != epoch) {
+    if (state[2] != interval) {
         last = (uint64_t) UINT32_MAX << ratelimit_bucket_half(state[2]);
 
-        state[3] = (state[2] + 1 == epoch) ? state[3] & last : 0;
-        ratelimit_store_barrier();
-        state[2] = epoch;
+        ratelimit_set(&state[3],
+                      (state[2] + 1 == interval) ? state[3] & last : 0);
+        ratelimit_set(&state[2], interval);
     }
 
     count = state[3] >> half & UINT32_MAX;
-    state[3] += ratelimit_min(cost, UINT32_MAX - count) << half;
+    ratelimit_set(&state[3], state[3]
+                             + (ratelimit_min(cost, UINT32_MAX - count)
+                                << half));
 
-    return RATELIMIT_RESERVED | epoch;
+    return RATELIMIT_RESERVED | interval;
 }
 
 
@@ -192,15 +193,16 @@ static void
 ratelimit_bucket_release(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, uint64_t stamp, uint64_t cost)
 {
-    uint64_t  epoch, count;
+    uint64_t  interval, count;
     unsigned  half;
 
-    epoch = stamp & ~RATELIMIT_RESERVED;
-    half = ratelimit_bucket_half(epoch);
+    interval = stamp & ~RATELIMIT_RESERVED;
+    half = ratelimit_bucket_half(interval);
 
-    if (shape->reserves && (state[2] == epoch || state[2] == epoch + 1)) {
+    if (shape->reserves && (state[2] == interval || state[2] == interval + 1)) {
         count = state[3] >> half & UINT32_MAX;
-        state[3] -= ratelimit_min(cost, count) << half;
+        ratelimit_set(&state[3],
+                      state[3] - (ratelimit_min(cost, count) << half));
     }
 }
 
@@ -217,7 +219,6 @@ ratelimit_bucket_commit(const ratelimit_shape_t *shape,
     }
 
     ratelimit_bucket_charge(shape, rule, state, clock, cost, NULL);
-    ratelimit_store_barrier();
     ratelimit_bucket_release(shape, state, stamp, cost);
 }
 
@@ -251,11 +252,11 @@ ratelimit_bucket_refund(const ratelimit_shape_t *shape,
                                      rule->period, rule->limit);
         lost = ratelimit_min(lost, clock->now - stamp);
 
-        state[0] = ratelimit_min(state[0] + lost, clock->now);
-        ratelimit_store_barrier();
+        ratelimit_set(&state[0],
+                      ratelimit_min(state[0] + lost, clock->now));
     }
 
-    state[1] = left;
+    ratelimit_set(&state[1], left);
 }
 
 
@@ -263,7 +264,7 @@ uint64_t
 ratelimit_bucket_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state)
 {
-    uint64_t  taken, expires, epoch;
+    uint64_t  taken, expires, interval;
 
     expires = 0;
 
@@ -277,11 +278,11 @@ ratelimit_bucket_expires(const ratelimit_shape_t *shape,
         return expires;
     }
 
-    epoch = state[2]
+    interval = state[2]
             + (state[3] >> ratelimit_bucket_half(state[2]) & UINT32_MAX
                ? 2 : 1);
 
-    return ratelimit_max(expires, epoch * RATELIMIT_RESERVED_TIME);
+    return ratelimit_max(expires, interval * RATELIMIT_RESERVED_TIME);
 }
 
 
@@ -297,11 +298,10 @@ ratelimit_bucket_copy(const ratelimit_shape_t *shape, ratelimit_state_t *state,
     const ratelimit_shape_t *from_shape, const ratelimit_state_t *from)
 {
     if (shape->reserves) {
-        state[3] = from_shape->reserves ? from[3] : 0;
-        state[2] = from_shape->reserves ? from[2] : 0;
+        ratelimit_set(&state[3], from_shape->reserves ? from[3] : 0);
+        ratelimit_set(&state[2], from_shape->reserves ? from[2] : 0);
     }
 
-    state[0] = from[0];
-    ratelimit_store_barrier();
-    state[1] = from[1];
+    ratelimit_set(&state[0], from[0]);
+    ratelimit_set(&state[1], from[1]);
 }

@@ -10,9 +10,9 @@
  * If the shape reserves, there is also what was reserved and not settled yet.
  * It is kept apart, because nothing of it returns:
  *
- * state[2]  the epoch of the last reservation, RATELIMIT_RESERVED_TIME each
- * state[3]  what was reserved in that epoch and in the one before it: that of
- *           even epochs in the lower half, that of odd ones in the upper
+ * state[2]  the interval of the last reservation, RATELIMIT_RESERVED_TIME each
+ * state[3]  what was reserved in that interval and in the one before: that of
+ *           even intervals in the lower half, that of odd ones in the upper
  *
  * The exact level of a bucket is a fraction with the period as denominator;
  * so levels are kept multiplied by the period.  A level falls by N each
@@ -146,7 +146,7 @@ ratelimit_bucket_fold(const ratelimit_rule_t *rule, ratelimit_bucket_t *bucket,
 }
 
 
-/* the bucket as it is now, but for what is reserved */
+/* the bucket as it is now, without what is reserved */
 
 static ratelimit_inline void
 ratelimit_bucket_load(const ratelimit_rule_t *rule,
@@ -227,11 +227,9 @@ ratelimit_bucket_charge(const ratelimit_shape_t *shape,
 
         /* a bucket of which nothing is taken is whole at any time */
 
-        state[1] = 0;
-        ratelimit_store_barrier();
-        state[0] = clock->now;
-        ratelimit_store_barrier();
-        state[1] = ratelimit_bucket_bound(rule, cost);
+        ratelimit_set(&state[1], 0);
+        ratelimit_set(&state[0], clock->now);
+        ratelimit_set(&state[1], ratelimit_bucket_bound(rule, cost));
 
         return;
     }
@@ -240,9 +238,8 @@ ratelimit_bucket_charge(const ratelimit_shape_t *shape,
 
     /* a worker killed in between leaves too much taken, never too little */
 
-    state[0] = bucket.since;
-    ratelimit_store_barrier();
-    state[1] = taken;
+    ratelimit_set(&state[0], bucket.since);
+    ratelimit_set(&state[1], taken);
 }
 
 
@@ -348,6 +345,22 @@ ratelimit_bucket_stamp(const ratelimit_shape_t *shape,
 }
 
 
+/* what both look at; gives the bucket, too */
+
+static ratelimit_inline void
+ratelimit_bucket_look(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, const ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t cost, uint64_t wait,
+    ratelimit_verdict_t *verdict, ratelimit_bucket_t *bucket)
+{
+    ratelimit_bucket_load_all(shape, rule, state, clock->now, bucket);
+    ratelimit_bucket_admit(rule, bucket, cost, wait, verdict);
+
+    verdict->rebase = bucket->rebase;
+    verdict->stamp = ratelimit_bucket_stamp(shape, rule, bucket, clock);
+}
+
+
 static ratelimit_inline void
 ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
@@ -356,11 +369,8 @@ ratelimit_token_bucket_look(const ratelimit_shape_t *shape,
 {
     ratelimit_bucket_t  bucket;
 
-    ratelimit_bucket_load_all(shape, rule, state, clock->now, &bucket);
-    ratelimit_bucket_admit(rule, &bucket, cost, rule->wait, verdict);
-
-    verdict->rebase = bucket.rebase;
-    verdict->stamp = ratelimit_bucket_stamp(shape, rule, &bucket, clock);
+    ratelimit_bucket_look(shape, rule, state, clock, cost, rule->wait, verdict,
+                          &bucket);
 }
 
 
@@ -395,12 +405,8 @@ ratelimit_leaky_bucket_look(const ratelimit_shape_t *shape,
 {
     ratelimit_bucket_t  bucket;
 
-    ratelimit_bucket_load_all(shape, rule, state, clock->now, &bucket);
-    ratelimit_bucket_admit(rule, &bucket, cost, 0, verdict);
-
-    verdict->rebase = bucket.rebase;
-    verdict->stamp = ratelimit_bucket_stamp(shape, rule, &bucket, clock);
-
+    ratelimit_bucket_look(shape, rule, state, clock, cost, 0, verdict,
+                          &bucket);
     ratelimit_leaky_bucket_delay(rule, &bucket, cost, verdict);
 }
 

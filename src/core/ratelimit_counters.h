@@ -19,20 +19,11 @@ static inline uint32_t
 ratelimit_counters_get(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, uint32_t place)
 {
-    uint16_t        narrow;
-    uint32_t        wide;
-    const uint8_t  *p;
-
-    p = (const uint8_t *) &state[1];
-
     if (shape->width == sizeof(uint16_t)) {
-        memcpy(&narrow, p + place * sizeof(uint16_t), sizeof(uint16_t));
-        return narrow;
+        return ((const ratelimit_uint16_t *) &state[1])[place];
     }
 
-    memcpy(&wide, p + place * sizeof(uint32_t), sizeof(uint32_t));
-
-    return wide;
+    return ((const ratelimit_uint32_t *) &state[1])[place];
 }
 
 
@@ -42,37 +33,20 @@ static inline void
 ratelimit_counters_set(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, uint32_t place, uint64_t count)
 {
-    uint8_t   *p;
-    uint16_t   narrow;
-    uint32_t   wide;
-
-    p = (uint8_t *) &state[1];
-
     if (shape->width == sizeof(uint16_t)) {
-        narrow = (uint16_t) ratelimit_min(count, UINT16_MAX);
-        memcpy(p + place * sizeof(uint16_t), &narrow, sizeof(uint16_t));
+        __atomic_store_n(&((ratelimit_uint16_t *) &state[1])[place],
+                         (uint16_t) ratelimit_min(count, UINT16_MAX),
+                         __ATOMIC_RELEASE);
         return;
     }
 
-    wide = (uint32_t) ratelimit_min(count, UINT32_MAX);
-    memcpy(p + place * sizeof(uint32_t), &wide, sizeof(uint32_t));
+    __atomic_store_n(&((ratelimit_uint32_t *) &state[1])[place],
+                     (uint32_t) ratelimit_min(count, UINT32_MAX),
+                     __ATOMIC_RELEASE);
 }
 
 
-/* two counters of four bytes, as they stand in a word */
-
-static inline uint64_t
-ratelimit_counters_pair(uint64_t first, uint64_t second)
-{
-#if (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)
-    return first << 32 | second;
-#else
-    return second << 32 | first;
-#endif
-}
-
-
-/* the first of them if place is 0, otherwise the second */
+/* where one of two counters of four bytes, which share a word, stands in it */
 
 static inline unsigned
 ratelimit_counters_shift(uint32_t place)
@@ -98,7 +72,8 @@ ratelimit_counters_add(const ratelimit_shape_t *shape,
 
         shift = ratelimit_counters_shift(place);
         count = state[1] >> shift & UINT32_MAX;
-        state[1] += ratelimit_min(cost, UINT32_MAX - count) << shift;
+        cost = ratelimit_min(cost, UINT32_MAX - count);
+        ratelimit_set(&state[1], state[1] + (cost << shift));
 
         return;
     }
@@ -186,7 +161,7 @@ ratelimit_counters_clear(const ratelimit_shape_t *shape,
     uint32_t  i;
 
     for (i = ratelimit_counters_words(shape); i; i--) {
-        state[i] = 0;
+        ratelimit_set(&state[i], 0);
     }
 }
 

@@ -10,11 +10,11 @@
 
 static int ratelimit_tighter(const ratelimit_item_t *one,
     const ratelimit_item_t *two);
-static uint64_t ratelimit_further(const ratelimit_item_t *item);
+static uint64_t ratelimit_requests_left(const ratelimit_item_t *item);
 
 
 uint64_t
-ratelimit_item_settle(ratelimit_item_t *item, const ratelimit_clock_t *clock)
+ratelimit_item_punish(ratelimit_item_t *item, const ratelimit_clock_t *clock)
 {
     ratelimit_verdict_t           next;
     const ratelimit_algorithm_t  *algorithm;
@@ -97,7 +97,7 @@ ratelimit_tighter(const ratelimit_item_t *one, const ratelimit_item_t *two)
     }
 
     if (a->allowed) {
-        return ratelimit_further(one) < ratelimit_further(two);
+        return ratelimit_requests_left(one) < ratelimit_requests_left(two);
     }
 
     return a->retry_after > b->retry_after;
@@ -107,7 +107,7 @@ ratelimit_tighter(const ratelimit_item_t *one, const ratelimit_item_t *two)
 /* requests of the same cost that the limit admits now */
 
 static uint64_t
-ratelimit_further(const ratelimit_item_t *item)
+ratelimit_requests_left(const ratelimit_item_t *item)
 {
     return item->cost > 1 ? item->verdict.remaining / item->cost
                           : item->verdict.remaining;

@@ -26,16 +26,6 @@ ratelimit_item_look(ratelimit_item_t *item, const ratelimit_shape_t *shape,
 }
 
 
-/* whether the decision changes the state, once it is known if all allow */
-
-static ratelimit_inline int
-ratelimit_item_changes(const ratelimit_item_t *item, int allowed)
-{
-    return item->verdict.rebase
-           || (allowed ? item->cost != 0 : item->count_rejected);
-}
-
-
 /* all limits allow */
 
 static ratelimit_inline void
@@ -58,10 +48,11 @@ ratelimit_item_charge(ratelimit_item_t *item, const ratelimit_shape_t *shape,
 
 
 /*
- * Not all limits allow: a refused request is counted where its limit insists.
+ * Not all limits allow: a refused request is counted where
+ * "rejected=count" says so.
  * Returns what the state does not contain of the cost, for describe.
  */
-uint64_t ratelimit_item_settle(ratelimit_item_t *item,
+uint64_t ratelimit_item_punish(ratelimit_item_t *item,
     const ratelimit_clock_t *clock);
 
 

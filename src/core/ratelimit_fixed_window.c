@@ -80,6 +80,8 @@ ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
 {
+    uint64_t  count;
+
     (void) shape;
     (void) rule;
     (void) clock;
@@ -88,12 +90,13 @@ ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
         return;
     }
 
-    state[1] = ratelimit_sub(state[1], cost);
+    count = ratelimit_sub(state[1], cost);
+    ratelimit_set(&state[1], count);
 
     /* all zeros are a state never seen, and are seen to be past at once */
 
-    if (state[1] == 0) {
-        state[0] = 0;
+    if (count == 0) {
+        ratelimit_set(&state[0], 0);
     }
 }
 
@@ -137,7 +140,6 @@ ratelimit_fixed_window_copy(const ratelimit_shape_t *shape,
     (void) shape;
     (void) from_shape;
 
-    state[1] = from[1];
-    ratelimit_store_barrier();
-    state[0] = from[0];
+    ratelimit_set(&state[1], from[1]);
+    ratelimit_set(&state[0], from[0]);
 }

@@ -87,9 +87,8 @@ ratelimit_fixed_window_charge(const ratelimit_shape_t *shape,
 
     /* a count without its end belongs to a window that is past already */
 
-    state[1] = ratelimit_add(count, cost);
-    ratelimit_store_barrier();
-    state[0] = verdict->stamp;
+    ratelimit_set(&state[1], ratelimit_add(count, cost));
+    ratelimit_set(&state[0], verdict->stamp);
 }
 
 

@@ -19,12 +19,33 @@
  */
 #define ratelimit_store_barrier()  __atomic_signal_fence(__ATOMIC_SEQ_CST)
 
-
 /* what is decided often is compiled once for each usual shape of a state */
 #define ratelimit_inline    inline __attribute__((always_inline))
 
+/* what mostly holds: the code for it comes first */
+#define ratelimit_likely(x)  __builtin_expect(!!(x), 1)
+
 /* keeps what is rarely needed out of the code that every request runs */
 #define ratelimit_noinline  __attribute__((noinline))
+
+
+/* parts of a word of a state */
+
+typedef uint16_t __attribute__((may_alias))  ratelimit_uint16_t;
+typedef uint32_t __attribute__((may_alias))  ratelimit_uint32_t;
+
+
+/*
+ * Writes a word of a state.  A process may be killed between any two
+ * instructions, and others read states without a lock: each word is written at
+ * once, and not before those that were written earlier.
+ */
+
+static ratelimit_inline void
+ratelimit_set(ratelimit_state_t *word, uint64_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
 
 
 static inline uint64_t
@@ -142,7 +163,7 @@ ratelimit_admit(const ratelimit_rule_t *rule, uint64_t used, uint64_t cost,
 }
 
 
-/* the figures of a verdict but for the times */
+/* the figures of a verdict except the times */
 
 static inline void
 ratelimit_describe_used(const ratelimit_rule_t *rule, uint64_t used,

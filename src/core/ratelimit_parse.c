@@ -6,6 +6,7 @@
 
 
 #include "core/ratelimit_parse.h"
+#include "core/ratelimit_text.h"
 
 
 static const char *ratelimit_parse_digits(const char *p, const char *end,
@@ -179,4 +180,32 @@ static int
 ratelimit_parse_letter(char ch)
 {
     return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z');
+}
+
+
+size_t
+ratelimit_format_rate(uint64_t limit, uint64_t period, char *text)
+{
+    const char     *unit;
+    unsigned char  *p;
+
+    for (unit = "dhms"; period % ratelimit_parse_unit(*unit); unit++) {
+        if (*unit == 's') {
+            break;
+        }
+    }
+
+    period /= ratelimit_parse_unit(*unit);
+
+    p = ratelimit_write_number((unsigned char *) text, limit);
+    *p++ = 'r';
+    *p++ = '/';
+
+    if (period != 1) {
+        p = ratelimit_write_number(p, period);
+    }
+
+    *p++ = (unsigned char) *unit;
+
+    return (size_t) (p - (unsigned char *) text);
 }

@@ -1,6 +1,6 @@
 
 /*
- * Text to numbers: "900r/15m".
+ * Text to numbers, and back: "900r/15m".
  */
 
 
@@ -25,6 +25,15 @@ const char *ratelimit_parse_rate(const char *text, size_t len,
 /* a decimal number from 0 to max, without sign or blanks */
 const char *ratelimit_parse_number(const char *text, size_t len, uint64_t max,
     uint64_t *number);
+
+
+/*
+ * A text of at most so many bytes that is parsed to this rate, whose period is
+ * a number of seconds; returns its length.
+ */
+#define RATELIMIT_RATE_LEN  48
+
+size_t ratelimit_format_rate(uint64_t limit, uint64_t period, char *text);
 
 
 #endif /* _RATELIMIT_PARSE_H_INCLUDED_ */

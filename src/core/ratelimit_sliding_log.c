@@ -8,18 +8,25 @@
  */
 
 
-#include <string.h>
-
 #include "core/ratelimit.h"
-#include "core/ratelimit_math.h"
 #include "core/ratelimit_log_ring.h"
+#include "core/ratelimit_math.h"
 
 
+static inline uint64_t ratelimit_log_ring_round(uint64_t time, uint64_t tick);
+static inline uint32_t ratelimit_log_ring_last(const ratelimit_log_ring_t *log,
+    uint32_t i);
+static inline uint64_t ratelimit_log_ring_age(const ratelimit_log_ring_t *log,
+    uint32_t i);
+static inline uint32_t ratelimit_log_ring_younger(
+    const ratelimit_log_ring_t *log, uint64_t age);
 static inline uint64_t ratelimit_sliding_log_tick(
     const ratelimit_rule_t *rule);
 static inline void ratelimit_sliding_log_load(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
     ratelimit_log_ring_t *log);
+static inline void ratelimit_sliding_log_move(ratelimit_log_ring_t *log,
+    uint64_t now);
 static uint32_t ratelimit_sliding_log_used(const ratelimit_rule_t *rule,
     const ratelimit_log_ring_t *log, uint64_t now, uint64_t *span);
 static void ratelimit_sliding_log_look(const ratelimit_shape_t *shape,
@@ -77,6 +84,81 @@ const ratelimit_algorithm_t  ratelimit_sliding_log = {
 };
 
 
+/* up to a whole tick */
+
+static inline uint64_t
+ratelimit_log_ring_round(uint64_t time, uint64_t tick)
+{
+    if (tick == 1) {
+        return time;
+    }
+
+    return ratelimit_div_ceil(time, tick) * tick;
+}
+
+
+/* the place of the i'th last time, i is 1 to ring */
+
+static inline uint32_t
+ratelimit_log_ring_last(const ratelimit_log_ring_t *log, uint32_t i)
+{
+    return (log->head >= i) ? log->head - i : log->head + log->ring - i;
+}
+
+
+static inline uint64_t
+ratelimit_log_ring_age(const ratelimit_log_ring_t *log, uint32_t i)
+{
+    uint32_t  place;
+    uint64_t  ticks;
+
+    place = ratelimit_log_ring_last(log, i);
+
+    ticks = __atomic_load_n(&log->low[place], __ATOMIC_RELAXED)
+            | (uint64_t) __atomic_load_n(&log->high[place], __ATOMIC_RELAXED)
+              << 32;
+
+    return (log->base - ticks) & RATELIMIT_LOG_RING_MASK;
+}
+
+
+/* how many times are younger than that; ages grow from the last one on */
+
+static inline uint32_t
+ratelimit_log_ring_younger(const ratelimit_log_ring_t *log, uint64_t age)
+{
+    uint32_t  low, high, middle;
+
+    /* in a full ring the first place may be half written */
+
+    high = (log->n == log->ring) ? log->n - 1 : log->n;
+
+    if (high == 0 || ratelimit_log_ring_age(log, high) < age) {
+
+        if (high < log->n && ratelimit_log_ring_age(log, log->n) < age) {
+            return log->n;
+        }
+
+        return high;
+    }
+
+    low = 0;
+
+    while (high - low > 1) {
+        middle = low + (high - low) / 2;
+
+        if (ratelimit_log_ring_age(log, middle) < age) {
+            low = middle;
+
+        } else {
+            high = middle;
+        }
+    }
+
+    return low;
+}
+
+
 static inline uint64_t
 ratelimit_sliding_log_tick(const ratelimit_rule_t *rule)
 {
@@ -101,8 +183,16 @@ ratelimit_sliding_log_load(const ratelimit_shape_t *shape,
         return;
     }
 
+    ratelimit_sliding_log_move(log, now);
+}
+
+
+/* if the clock was set back, all times move with it */
+
+static inline void
+ratelimit_sliding_log_move(ratelimit_log_ring_t *log, uint64_t now)
+{
     if (log->time > now && log->time - now > RATELIMIT_SKEW) {
-        /* the clock was set back: all times move with it */
         log->time = ratelimit_log_ring_round(now, log->tick);
         log->rebase = 1;
     }
@@ -227,15 +317,12 @@ ratelimit_sliding_log_charge(const ratelimit_shape_t *shape,
 
     while (cost) {
         ratelimit_log_ring_write(&log, log.head, ticks);
-        ratelimit_store_barrier();
 
-        state[0] = time;
-        ratelimit_store_barrier();
+        ratelimit_set(&state[0], time);
 
         log.head = (log.head + 1 == log.ring) ? 0 : log.head + 1;
         log.n = (log.n == log.ring) ? log.n : log.n + 1;
         ratelimit_log_ring_pack(&log, state);
-        ratelimit_store_barrier();
 
         cost--;
     }
@@ -281,9 +368,7 @@ ratelimit_sliding_log_rewrite(ratelimit_log_ring_t *log,
     log->time = base * tick;
     log->rebase = 0;
 
-    ratelimit_store_barrier();
-    state[0] = log->time;
-    ratelimit_store_barrier();
+    ratelimit_set(&state[0], log->time);
     ratelimit_log_ring_pack(log, state);
 }
 
@@ -312,7 +397,6 @@ ratelimit_sliding_log_prune(ratelimit_log_ring_t *log,
                               ratelimit_sub(RATELIMIT_LOG_RING_OLDEST, step));
 
     ratelimit_log_ring_pack(log, state);
-    ratelimit_store_barrier();
 }
 
 
@@ -351,7 +435,6 @@ ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
     for (i = later; i; i--) {
         ratelimit_log_ring_write(&log, ratelimit_log_ring_last(&log, i + found),
                               log.base - ratelimit_log_ring_age(&log, i));
-        ratelimit_store_barrier();
     }
 
     log.head = (log.head >= found) ? log.head - found
@@ -406,7 +489,7 @@ ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
     uint32_t              i, n;
     ratelimit_log_ring_t  log, old;
 
-    memset(state, 0, ratelimit_sliding_log_size(shape));
+    ratelimit_set(&state[1], 0);
 
     ratelimit_log_ring_unpack(from_shape, from, &old);
     ratelimit_log_ring_unpack(shape, state, &log);
@@ -422,7 +505,6 @@ ratelimit_sliding_log_copy(const ratelimit_shape_t *shape,
     log.head = (n == log.ring) ? 0 : n;
     log.n = n;
 
-    state[0] = from[0];
-    ratelimit_store_barrier();
+    ratelimit_set(&state[0], from[0]);
     ratelimit_log_ring_pack(&log, state);
 }

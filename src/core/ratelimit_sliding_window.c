@@ -42,7 +42,7 @@ static inline void ratelimit_window_load(const ratelimit_shape_t *shape,
 static inline void ratelimit_window_sum(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, const ratelimit_window_t *window,
     uint64_t total, ratelimit_window_sum_t *sum);
-static inline uint64_t ratelimit_window_share(const ratelimit_rule_t *rule,
+static inline uint64_t ratelimit_window_fraction(const ratelimit_rule_t *rule,
     uint64_t count, uint64_t elapsed);
 static inline uint64_t ratelimit_window_least(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, uint64_t count);
@@ -142,24 +142,6 @@ ratelimit_counters_used(const ratelimit_shape_t *shape,
 }
 
 
-static inline int
-ratelimit_counters_empty(const ratelimit_shape_t *shape,
-    const ratelimit_state_t *state)
-{
-    uint32_t  i, words;
-
-    words = ratelimit_counters_words(shape);
-
-    for (i = 1; i <= words; i++) {
-        if (state[i]) {
-            return 0;
-        }
-    }
-
-    return 1;
-}
-
-
 static inline void
 ratelimit_window_load(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state, uint64_t now,
@@ -232,7 +214,7 @@ ratelimit_window_sum(const ratelimit_shape_t *shape,
 /* ceil(count * (period - elapsed) / period) */
 
 static inline uint64_t
-ratelimit_window_share(const ratelimit_rule_t *rule, uint64_t count,
+ratelimit_window_fraction(const ratelimit_rule_t *rule, uint64_t count,
     uint64_t elapsed)
 {
     uint64_t  left, high, low;
@@ -306,7 +288,7 @@ ratelimit_sliding_window_used(const ratelimit_shape_t *shape,
     ratelimit_window_load(shape, rule, state, clock->now, window);
     ratelimit_window_sum(shape, state, window, total, sum);
 
-    share = ratelimit_window_share(rule, sum->old, window->elapsed);
+    share = ratelimit_window_fraction(rule, sum->old, window->elapsed);
     least = ratelimit_window_least(shape, rule, sum->old);
 
     return sum->full + ratelimit_max(share, least);
@@ -482,8 +464,8 @@ ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
 
     /* all zeros are a state never seen, and are seen to be past at once */
 
-    if (count <= cost && ratelimit_counters_empty(shape, state)) {
-        state[0] = 0;
+    if (count <= cost && ratelimit_counters_total(shape, state) == 0) {
+        ratelimit_set(&state[0], 0);
     }
 }
 
@@ -549,14 +531,13 @@ ratelimit_sliding_window_copy(const ratelimit_shape_t *shape,
 {
     uint32_t  i;
 
-    memset(state, 0, ratelimit_sliding_window_size(shape));
+    ratelimit_set(&state[0], 0);
+    ratelimit_counters_clear(shape, state);
 
     for (i = 0; i <= shape->buckets; i++) {
         ratelimit_counters_set(shape, state, i,
                                ratelimit_counters_get(from_shape, from, i));
     }
 
-    ratelimit_store_barrier();
-
-    state[0] = from[0];
+    ratelimit_set(&state[0], from[0]);
 }

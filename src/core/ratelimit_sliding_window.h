@@ -96,18 +96,43 @@ ratelimit_sliding_window_look(const ratelimit_shape_t *shape,
 }
 
 
+/*
+ * Clears the counters of the sub-windows that come with this index: until it is
+ * written, these are counters that have left.
+ */
+
+static ratelimit_inline void
+ratelimit_sliding_window_advance(const ratelimit_shape_t *shape,
+    ratelimit_state_t *state, uint64_t index, uint32_t place)
+{
+    uint32_t  i, gap, stale;
+
+    gap = (uint32_t) ratelimit_min(index - state[0], shape->buckets + 1);
+
+    if (gap > shape->buckets) {
+        ratelimit_counters_clear(shape, state);
+        return;
+    }
+
+    for (i = 0; i < gap; i++) {
+        stale = ratelimit_counters_back(shape, place, i);
+        ratelimit_counters_set(shape, state, stale, 0);
+    }
+}
+
+
 static ratelimit_inline void
 ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
     const ratelimit_verdict_t *verdict)
 {
-    uint32_t  i, gap, place, stale;
+    uint32_t  place;
 
     (void) rule;
     (void) clock;
 
-    gap = 0;
+    place = (uint32_t) ratelimit_mod(verdict->stamp, shape->buckets + 1);
 
     if (verdict->rebase) {
         ratelimit_sliding_window_rotate(shape, state, verdict->stamp);
@@ -116,31 +141,12 @@ ratelimit_sliding_window_charge(const ratelimit_shape_t *shape,
         return;
 
     } else {
-        gap = (uint32_t) ratelimit_min(verdict->stamp - state[0],
-                                       shape->buckets + 1);
+        ratelimit_sliding_window_advance(shape, state, verdict->stamp, place);
     }
-
-    place = (uint32_t) ratelimit_mod(verdict->stamp, shape->buckets + 1);
-
-    /* until the index is written, these counters are those that have left */
-
-    if (gap > shape->buckets) {
-        ratelimit_counters_clear(shape, state);
-
-    } else {
-        for (i = 0; i < gap; i++) {
-            stale = ratelimit_counters_back(shape, place, i);
-            ratelimit_counters_set(shape, state, stale, 0);
-        }
-    }
-
-    ratelimit_store_barrier();
 
     ratelimit_counters_add(shape, state, place, cost);
 
-    ratelimit_store_barrier();
-
-    state[0] = verdict->stamp;
+    ratelimit_set(&state[0], verdict->stamp);
 }
 
 

@@ -31,6 +31,8 @@ static int ratelimit_deny_cache_valid(const ratelimit_deny_cache_t *cache,
 static int ratelimit_deny_cache_read(const ratelimit_deny_cache_t *cache,
     const ratelimit_deny_line_t *line, uint64_t key, uint64_t limit,
     uint64_t now, ratelimit_deny_entry_t *found);
+static void ratelimit_deny_cache_copy(const ratelimit_deny_entry_t *entry,
+    ratelimit_deny_entry_t *copy);
 static ratelimit_deny_entry_t *ratelimit_deny_cache_place(
     const ratelimit_deny_cache_t *cache, ratelimit_deny_line_t *line,
     const ratelimit_deny_entry_t *entry, uint64_t now);
@@ -136,15 +138,36 @@ ratelimit_deny_cache_read(const ratelimit_deny_cache_t *cache,
     for (i = 0; i < RATELIMIT_DENY_LINE; i++) {
         entry = &line->entries[i];
 
-        if (entry->key == key && entry->limit == limit
-            && ratelimit_deny_cache_valid(cache, entry, now))
+        if (__atomic_load_n(&entry->key, __ATOMIC_RELAXED) != key
+            || __atomic_load_n(&entry->limit, __ATOMIC_RELAXED) != limit)
         {
-            *found = *entry;
+            continue;
+        }
+
+        ratelimit_deny_cache_copy(entry, found);
+
+        if (ratelimit_deny_cache_valid(cache, found, now)) {
             return 1;
         }
     }
 
     return 0;
+}
+
+
+/* while another process may write the entry */
+
+static void
+ratelimit_deny_cache_copy(const ratelimit_deny_entry_t *entry,
+    ratelimit_deny_entry_t *copy)
+{
+    copy->key = __atomic_load_n(&entry->key, __ATOMIC_RELAXED);
+    copy->limit = __atomic_load_n(&entry->limit, __ATOMIC_RELAXED);
+    copy->until = __atomic_load_n(&entry->until, __ATOMIC_RELAXED);
+    copy->retry = __atomic_load_n(&entry->retry, __ATOMIC_RELAXED);
+    copy->reset = __atomic_load_n(&entry->reset, __ATOMIC_RELAXED);
+    copy->remaining = __atomic_load_n(&entry->remaining, __ATOMIC_RELAXED);
+    copy->generation = __atomic_load_n(&entry->generation, __ATOMIC_RELAXED);
 }
 
 
@@ -160,7 +183,7 @@ ratelimit_deny_cache_add(ratelimit_deny_cache_t *cache,
 
     line = ratelimit_deny_cache_line(cache, entry->key);
 
-    ratelimit_lock(&line->lock, me, cache->lifelines);
+    (void) ratelimit_lock(&line->lock, me, cache->lifelines);
 
     to = ratelimit_deny_cache_place(cache, line, &new, now);
 
@@ -216,12 +239,12 @@ ratelimit_deny_cache_write(ratelimit_deny_entry_t *to,
     __atomic_store_n(&to->until, 0, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
 
-    to->key = entry->key;
-    to->limit = entry->limit;
-    to->retry = entry->retry;
-    to->reset = entry->reset;
-    to->remaining = entry->remaining;
-    to->generation = entry->generation;
+    __atomic_store_n(&to->key, entry->key, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->limit, entry->limit, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->retry, entry->retry, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->reset, entry->reset, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->remaining, entry->remaining, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->generation, entry->generation, __ATOMIC_RELAXED);
 
     __atomic_store_n(&to->until, entry->until, __ATOMIC_RELEASE);
 }
@@ -236,7 +259,7 @@ ratelimit_deny_cache_forget(ratelimit_deny_cache_t *cache, uint64_t key,
 
     line = ratelimit_deny_cache_line(cache, key);
 
-    ratelimit_lock(&line->lock, me, cache->lifelines);
+    (void) ratelimit_lock(&line->lock, me, cache->lifelines);
 
     for (i = 0; i < RATELIMIT_DENY_LINE; i++) {
 

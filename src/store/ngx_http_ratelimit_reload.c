@@ -384,8 +384,8 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
 
     now = (uint64_t) ngx_current_msec * 1000;
 
-    if (alone && zone->table->older) {
-        ratelimit_table_seal(zone->table->older, now);
+    if (alone) {
+        ratelimit_table_seal(zone->table, now);
     }
 
     for (table = zone->table; table->older; table = table->older) {

@@ -139,7 +139,7 @@ ngx_http_ratelimit_shm_log_evictions(ngx_http_ratelimit_query_t *q)
     for (i = 0; i < q->n; i++) {
         place = &q->places[i];
 
-        n = ratelimit_table_evictions(place->active,
+        n = ratelimit_table_new_evictions(place->active,
                                       (uint64_t) ngx_current_msec * 1000);
         if (n == 0) {
             continue;

@@ -18,32 +18,11 @@
 #include <stdint.h>
 
 
-/* ms; a larger change of the difference means that the wall clock was set */
-#define RATELIMIT_CLOCK_SLACK  100
-
-
 /*
  * The wall clock that belongs to a monotonic time, both in milliseconds; the
  * difference in shared memory is 0 at first.
  */
-
-static inline uint64_t
-ratelimit_clock_wall(uint64_t *shared, uint64_t now, uint64_t wall)
-{
-    uint64_t  difference;
-
-    difference = __atomic_load_n(shared, __ATOMIC_RELAXED);
-
-    if (wall - now - difference + RATELIMIT_CLOCK_SLACK
-        <= 2 * RATELIMIT_CLOCK_SLACK)
-    {
-        return now + difference;
-    }
-
-    __atomic_store_n(shared, wall - now, __ATOMIC_RELAXED);
-
-    return wall;
-}
+uint64_t ratelimit_clock_wall(uint64_t *shared, uint64_t now, uint64_t wall);
 
 
 #endif /* _RATELIMIT_CLOCK_H_INCLUDED_ */

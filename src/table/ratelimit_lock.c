@@ -13,7 +13,7 @@
 #include "table/ratelimit_lock.h"
 
 
-/* a name is the number of a lifeline and how often it was taken before */
+/* a name is the number of a lifeline, and how often that was taken */
 
 #define RATELIMIT_LIFELINE_BITS  10
 #define RATELIMIT_TAKEN_MASK     ((1u << (32 - RATELIMIT_LIFELINE_BITS)) - 1)
@@ -143,7 +143,8 @@ ratelimit_lifeline_claim(ratelimit_lifeline_t *line)
         return 0;
     }
 
-    taken = (line->taken + 1) & RATELIMIT_TAKEN_MASK;
+    taken = __atomic_load_n(&line->taken, __ATOMIC_RELAXED) + 1;
+    taken &= RATELIMIT_TAKEN_MASK;
 
     if (taken == 0) {
         taken = 1;
@@ -200,7 +201,7 @@ ratelimit_lock_yield(void)
 }
 
 
-void
+int
 ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines)
 {
@@ -215,7 +216,7 @@ ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
             ratelimit_lock_yield();
 
             if (ratelimit_trylock(lock, me)) {
-                return;
+                return 0;
             }
         }
 
@@ -230,7 +231,7 @@ ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
         if (yields % RATELIMIT_YIELDS == 0
             && ratelimit_lock_take_over(lock, me, lifelines))
         {
-            return;
+            return 1;
         }
     }
 }

@@ -40,7 +40,7 @@ ratelimit_lifelines_t *ratelimit_lifelines_create(void *memory);
 /* a word of the same memory, for ratelimit_clock.h; 0 at first */
 uint64_t *ratelimit_lifelines_clock(ratelimit_lifelines_t *lifelines);
 
-/* the calling process' name, never 0; 0 if there are too many processes */
+/* returns the name of the calling process, 0 if there are too many */
 uint32_t ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines);
 
 /*
@@ -55,8 +55,8 @@ int ratelimit_lifelines_alive(ratelimit_lifelines_t *lifelines, uint32_t name);
 /* pauses for a microsecond or so, to let the holder of a lock go on */
 void ratelimit_lock_yield(void);
 
-/* takes a lock that is held, when it is released or its holder is dead */
-void ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
+/* waits until a lock is released, or its holder is dead; returns as lock */
+int ratelimit_lock_wait(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines);
 
 
@@ -81,13 +81,14 @@ ratelimit_trylock(ratelimit_lock_t *lock, uint32_t me)
 }
 
 
-static inline void
+/* returns 1 if it was taken over from a dead process */
+
+static inline int
 ratelimit_lock(ratelimit_lock_t *lock, uint32_t me,
     ratelimit_lifelines_t *lifelines)
 {
-    if (!ratelimit_trylock(lock, me)) {
-        ratelimit_lock_wait(lock, me, lifelines);
-    }
+    return ratelimit_trylock(lock, me)
+           ? 0 : ratelimit_lock_wait(lock, me, lifelines);
 }
 
 

@@ -13,6 +13,8 @@ static int ratelimit_lockset_find(ratelimit_item_t *items,
 static int ratelimit_lockset_lock_once(ratelimit_lockset_t *set);
 static void ratelimit_lockset_release(ratelimit_item_t *items,
     ratelimit_lockset_t *set);
+static void ratelimit_lockset_wait(ratelimit_table_t *table,
+    ratelimit_segment_t *segment, uint32_t me);
 static void ratelimit_lockset_sort(ratelimit_place_t *places, size_t n);
 static int ratelimit_lockset_before(const ratelimit_place_t *a,
     const ratelimit_place_t *b);
@@ -54,7 +56,7 @@ ratelimit_lockset_active(const ratelimit_place_t *places, size_t i)
         }
     }
 
-    return ratelimit_table_active(places[i].table);
+    return ratelimit_migrate_active(places[i].table);
 }
 
 
@@ -82,10 +84,10 @@ ratelimit_lockset_find(ratelimit_item_t *items, ratelimit_lockset_t *set)
 
         ratelimit_lockset_tick(place->segment, set->clock);
 
-        place->slot = ratelimit_slot_find(place,
-                                     place->segment - place->active->segments,
-                                     items[i].rule->period,
-                                     place->active->kind.where);
+        (void) ratelimit_slot_find(place,
+                                   place->segment - place->active->segments,
+                                   items[i].rule->period,
+                                   place->active->kind.where);
     }
 
     for (i = 0; i < set->n; i++) {
@@ -109,19 +111,25 @@ ratelimit_lockset_find(ratelimit_item_t *items, ratelimit_lockset_t *set)
 static void
 ratelimit_lockset_release(ratelimit_item_t *items, ratelimit_lockset_t *set)
 {
-    ratelimit_lock_t  *lock;
-
     ratelimit_lockset_unlock(set->places, set->n);
 
     if (set->blocked) {
-        lock = &set->blocked->lock;
+        ratelimit_lockset_wait(set->blocked_table, set->blocked, set->me);
+        ratelimit_unlock(&set->blocked->lock);
         set->blocked = NULL;
-
-        ratelimit_lock(lock, set->me, set->places[0].table->lifelines);
-        ratelimit_unlock(lock);
     }
 
     ratelimit_lockset_locate(items, set);
+}
+
+
+static void
+ratelimit_lockset_wait(ratelimit_table_t *table, ratelimit_segment_t *segment,
+    uint32_t me)
+{
+    if (ratelimit_lock(&segment->lock, me, table->lifelines)) {
+        ratelimit_table_recount(table, segment);
+    }
 }
 
 
@@ -147,15 +155,14 @@ ratelimit_lockset_lock_once(ratelimit_lockset_t *set)
         place = ratelimit_lockset_next(set->places, i);
 
         if (place) {
-            ratelimit_lock(&place->segment->lock, set->me,
-                           place->table->lifelines);
+            ratelimit_lockset_wait(place->active, place->segment, set->me);
         }
     }
 
     for (i = 0; i < set->n; i++) {
         place = &set->places[i];
 
-        if (ratelimit_table_active(place->table) != place->active) {
+        if (ratelimit_migrate_active(place->table) != place->active) {
             return 0;
         }
     }

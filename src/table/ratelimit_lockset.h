@@ -55,23 +55,6 @@ ratelimit_lockset_is_single(const ratelimit_place_t *places, size_t n)
 }
 
 
-/*
- * Locks all segments if no other process has held one since the tickets were
- * given; waits for none.
- */
-
-static ratelimit_inline int
-ratelimit_lockset_try(ratelimit_place_t *places, size_t n, uint32_t me)
-{
-    if (ratelimit_lockset_is_single(places, n)) {
-        return ratelimit_lock_unchanged(&places[0].segment->lock,
-                                        places[0].ticket, me);
-    }
-
-    return ratelimit_lockset_try_all(places, n, me);
-}
-
-
 static ratelimit_inline void
 ratelimit_lockset_unlock(ratelimit_place_t *places, size_t n)
 {
@@ -107,10 +90,11 @@ ratelimit_lockset_catch_up(const ratelimit_segment_t *segment,
 static ratelimit_inline void
 ratelimit_lockset_tick(ratelimit_segment_t *segment, ratelimit_clock_t *clock)
 {
-    ratelimit_lockset_catch_up(segment, clock);
-
-    if (segment->now != clock->now) {
+    if (segment->now < clock->now) {
         __atomic_store_n(&segment->now, clock->now, __ATOMIC_RELAXED);
+
+    } else {
+        ratelimit_lockset_catch_up(segment, clock);
     }
 }
 

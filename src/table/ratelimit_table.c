@@ -1,6 +1,7 @@
 
 /*
- * The table itself: how the memory is cut, its rules, and what it reports.
+ * The table itself: how the memory is cut, its rules, and what it counts and
+ * reports.
  */
 
 
@@ -39,6 +40,8 @@ static size_t ratelimit_table_align(size_t size);
 static uint32_t ratelimit_table_epoch_shift(uint32_t nlines);
 static uint32_t ratelimit_table_segments(size_t slots);
 static uint64_t ratelimit_table_rough_period(const ratelimit_rule_t *rule);
+static uint64_t ratelimit_table_own_entries(const ratelimit_table_t *table);
+static uint64_t ratelimit_table_own_evictions(const ratelimit_table_t *table);
 
 
 static inline int
@@ -229,7 +232,7 @@ ratelimit_table_align(size_t size)
 }
 
 
-/* an epoch is about a sixteenth of a segment's slots */
+/* an epoch is a sixteenth of a segment's slots, or down to half of that */
 
 static uint32_t
 ratelimit_table_epoch_shift(uint32_t nlines)
@@ -257,6 +260,26 @@ ratelimit_table_segments(size_t slots)
     }
 
     return n ? n : 1;
+}
+
+
+/* a bucket counts also what drips back, for at most three periods */
+
+uint64_t
+ratelimit_pack_most(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule)
+{
+    uint64_t  drip;
+
+    if (ratelimit_algorithms[shape->algorithm]->form
+        == RATELIMIT_FORM_SUB_WINDOWS)
+    {
+        return RATELIMIT_PACK_WINDOW;
+    }
+
+    drip = rule->limit * (3 + rule->wait / rule->period);
+
+    return ratelimit_sub(RATELIMIT_PACK_COUNT, drip);
 }
 
 
@@ -338,7 +361,7 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
         return;
     }
 
-    ratelimit_lock(&header->lock, me, table->lifelines);
+    (void) ratelimit_lock(&header->lock, me, table->lifelines);
 
     if (header->horizon < horizon) {
         __atomic_store_n(&header->horizon, horizon, __ATOMIC_RELAXED);
@@ -363,6 +386,33 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
     }
 
     ratelimit_unlock(&header->lock);
+}
+
+
+int
+ratelimit_table_get_rule(const ratelimit_table_t *table, size_t n,
+    ratelimit_rule_t *rule)
+{
+    size_t               known;
+    ratelimit_header_t  *header;
+
+    header = table->header;
+    known = __atomic_load_n(&header->nclasses, __ATOMIC_ACQUIRE);
+
+    if (table->kind.drips) {
+        known = ratelimit_min(known, RATELIMIT_CLASSES_EXACT);
+    }
+
+    /* the first class is that of rules that found no other */
+
+    if (n + 1 >= known) {
+        return 0;
+    }
+
+    rule->limit = header->classes[n + 1].limit;
+    rule->period = header->classes[n + 1].period;
+
+    return 1;
 }
 
 
@@ -394,25 +444,147 @@ ratelimit_table_rough_period(const ratelimit_rule_t *rule)
 
 
 uint64_t
-ratelimit_table_evicted(const ratelimit_table_t *table)
+ratelimit_table_entries(const ratelimit_table_t *table)
 {
-    return __atomic_load_n(&table->header->evicted, __ATOMIC_RELAXED);
+    uint64_t  n;
+
+    n = 0;
+
+    for ( /* void */ ; table; table = table->older) {
+        n += ratelimit_table_own_entries(table);
+    }
+
+    return n;
+}
+
+
+static uint64_t
+ratelimit_table_own_entries(const ratelimit_table_t *table)
+{
+    uint32_t              i;
+    uint64_t              n, removals, inserts;
+    ratelimit_segment_t  *segment;
+
+    n = 0;
+
+    for (i = 0; i < table->nsegments; i++) {
+        segment = &table->segments[i];
+
+        /* both of one moment, however long this process waits in between */
+
+        do {
+            removals = __atomic_load_n(&segment->removals, __ATOMIC_ACQUIRE);
+            inserts = __atomic_load_n(&segment->inserts, __ATOMIC_ACQUIRE);
+
+        } while (__atomic_load_n(&segment->removals, __ATOMIC_RELAXED)
+                 != removals);
+
+        n += inserts - removals;
+    }
+
+    return n;
 }
 
 
 uint64_t
-ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now)
+ratelimit_table_bytes_used(const ratelimit_table_t *table)
 {
-    uint64_t             last, evicted;
+    uint64_t  fixed, room, bytes;
+
+    bytes = 0;
+
+    for ( /* void */ ; table; table = table->older) {
+        fixed = (unsigned char *) table->slots
+                - (unsigned char *) table->header;
+        room = table->nblocks;
+
+        if (room == 0) {
+            room = (uint64_t) table->nsegments * table->nlines
+                   * RATELIMIT_LINE_SLOTS;
+        }
+
+        bytes += fixed
+                 + ratelimit_table_own_entries(table)
+                   * ((table->header->size - fixed) / room);
+    }
+
+    return bytes;
+}
+
+
+/* what a sealed table has counted is inherited by the one that follows it */
+
+uint64_t
+ratelimit_table_evictions(const ratelimit_table_t *table)
+{
+    uint64_t  n;
+
+    n = 0;
+
+    do {
+        n += __atomic_load_n(&table->header->inherited, __ATOMIC_RELAXED)
+             + ratelimit_table_own_evictions(table);
+
+        table = table->older;
+
+    } while (table && !ratelimit_table_sealed(table));
+
+    return n;
+}
+
+
+void
+ratelimit_table_dismiss_evictions(ratelimit_table_t *table)
+{
+    __atomic_store_n(&table->header->dismissed,
+                     ratelimit_table_evictions(table), __ATOMIC_RELAXED);
+}
+
+
+/* the latest is the largest */
+
+uint64_t
+ratelimit_table_dismissed(const ratelimit_table_t *table)
+{
+    uint64_t  n, dismissed;
+
+    dismissed = 0;
+
+    do {
+        n = __atomic_load_n(&table->header->dismissed, __ATOMIC_RELAXED);
+        dismissed = ratelimit_max(dismissed, n);
+
+        table = table->older;
+
+    } while (table && !ratelimit_table_sealed(table));
+
+    return dismissed;
+}
+
+
+static uint64_t
+ratelimit_table_own_evictions(const ratelimit_table_t *table)
+{
+    uint32_t  i;
+    uint64_t  n;
+
+    n = 0;
+
+    for (i = 0; i < table->nsegments; i++) {
+        n += __atomic_load_n(&table->segments[i].evictions, __ATOMIC_RELAXED);
+    }
+
+    return n;
+}
+
+
+uint64_t
+ratelimit_table_new_evictions(ratelimit_table_t *table, uint64_t now)
+{
+    uint64_t             last, n;
     ratelimit_header_t  *header;
 
     header = table->header;
-
-    evicted = __atomic_load_n(&header->evicted, __ATOMIC_RELAXED);
-
-    if (evicted == __atomic_load_n(&header->reported, __ATOMIC_RELAXED)) {
-        return 0;
-    }
 
     last = __atomic_load_n(&header->reported_at, __ATOMIC_RELAXED);
 
@@ -423,8 +595,17 @@ ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now)
         return 0;
     }
 
-    return evicted
-           - __atomic_exchange_n(&header->reported, evicted, __ATOMIC_ACQ_REL);
+    last = __atomic_load_n(&header->reported, __ATOMIC_RELAXED);
+    n = ratelimit_table_own_evictions(table);
+
+    if (n <= last
+        || !__atomic_compare_exchange_n(&header->reported, &last, n, 0,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    {
+        return 0;
+    }
+
+    return n - last;
 }
 
 
@@ -452,9 +633,9 @@ ratelimit_table_once_a_second(ratelimit_table_t *table, uint32_t event,
 
 void
 ratelimit_table_count_eviction(ratelimit_table_t *table,
-    const ratelimit_lockset_t *set)
+    ratelimit_segment_t *segment, const ratelimit_lockset_t *set)
 {
-    (void) __atomic_fetch_add(&table->header->evicted, 1, __ATOMIC_RELAXED);
+    ratelimit_segment_count(&segment->evictions);
 
     if (set->clock->now
         >= __atomic_load_n(&table->header->reported_at, __ATOMIC_RELAXED)
@@ -462,6 +643,30 @@ ratelimit_table_count_eviction(ratelimit_table_t *table,
     {
         set->places[0].evicted = 1;
     }
+}
+
+
+void
+ratelimit_table_recount(ratelimit_table_t *table, ratelimit_segment_t *segment)
+{
+    uint32_t           line, i;
+    uint64_t           n;
+    ratelimit_slot_t  *slot;
+
+    n = 0;
+    slot = ratelimit_slot_line(table, segment - table->segments, 0);
+
+    for (line = 0; line < table->nlines; line++) {
+        for (i = 0; i < RATELIMIT_LINE_SLOTS; i++) {
+            n += (slot[i].id != 0);
+        }
+
+        slot = (ratelimit_slot_t *) ((unsigned char *) slot
+                                     + table->line_size);
+    }
+
+    __atomic_store_n(&segment->removals, segment->inserts - n,
+                     __ATOMIC_RELEASE);
 }
 
 

@@ -77,11 +77,15 @@ typedef struct {
 } ratelimit_instance_t;
 
 
+/* for all kinds, also for a table that follows an older one */
+extern const ratelimit_instance_t  ratelimit_table_any;
+
+
 /* a process' view of a table; all else is in the shared memory */
 
 struct ratelimit_table_s {
     ratelimit_kind_t                kind;
-    const ratelimit_instance_t     *instance; /* for this kind, or NULL */
+    const ratelimit_instance_t     *instance; /* for this kind */
     const ratelimit_algorithm_t    *algorithm;
     ratelimit_lifelines_t          *lifelines;
     ratelimit_table_t              *older;    /* see seal */
@@ -168,6 +172,15 @@ void ratelimit_table_add_rule(ratelimit_table_t *table,
 
 
 /*
+ * Limit, which is 1 where it makes no difference to when counters expire, and
+ * period of the n'th kind of rule that was added, from 0 on; returns 0 if there
+ * are not so many.  Of rules that drip not all are known by themselves.
+ */
+int ratelimit_table_get_rule(const ratelimit_table_t *table, size_t n,
+    ratelimit_rule_t *rule);
+
+
+/*
  * One decision about all places.  The caller sets table and hash of each
  * place, rule, cost and count_rejected of each item; times are multiples of a
  * millisecond, and of a clock that all processes share and that never goes
@@ -190,6 +203,18 @@ void ratelimit_table_describe(ratelimit_item_t *items,
     const ratelimit_place_t *places, size_t n);
 
 /*
+ * Look at all places as a decision would, and change nothing; each limit by
+ * itself, so that one counter may be looked at with several costs.  Sets whole
+ * verdicts.
+ */
+void ratelimit_table_peek(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me);
+
+/* remove the counters of all places, as if their keys had never been seen */
+void ratelimit_table_reset(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me);
+
+/*
  * Settle a decision, whose verdicts hold the stamps: refund takes back what it
  * charged or reserved, by commit its reservations count from now on.
  */
@@ -198,11 +223,25 @@ void ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
 void ratelimit_table_commit(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me);
 
-/* counters that were evicted alive since the table was made */
-uint64_t ratelimit_table_evicted(const ratelimit_table_t *table);
+/*
+ * Statistics of a table and the older ones that it follows, added up from what
+ * their segments count; no lock is needed.  An entry that has expired is one
+ * until its slot is needed.  Evictions are those of counters that had not
+ * expired, and go on from table to table.  The bytes are those of the entries
+ * with their share of all that is needed to find them, and of the rest; they
+ * reach the size when the table is full.
+ */
+uint64_t ratelimit_table_entries(const ratelimit_table_t *table);
+uint64_t ratelimit_table_evictions(const ratelimit_table_t *table);
+uint64_t ratelimit_table_bytes_used(const ratelimit_table_t *table);
 
-/* the same since the last report, once a second at most; otherwise 0 */
-uint64_t ratelimit_table_evictions(ratelimit_table_t *table, uint64_t now);
+/* dismisses the evictions up to now; how many were dismissed so far */
+void ratelimit_table_dismiss_evictions(ratelimit_table_t *table);
+uint64_t ratelimit_table_dismissed(const ratelimit_table_t *table);
+
+/* the table's evictions since the last report; 0 within a second after it */
+uint64_t ratelimit_table_new_evictions(ratelimit_table_t *table,
+    uint64_t now);
 
 /*
  * Returns 1 once a second for an event, known by its hash.  Two events that
@@ -216,10 +255,11 @@ int ratelimit_table_once_a_second(ratelimit_table_t *table, uint32_t event,
  * Migration (ratelimit_table_migrate.c).  A table follows an older one that
  * has the same secret, algorithm and buckets.  Until the older one is sealed,
  * which is once no process is left that knows it alone, all count there; from
- * then on each counter moves when its key is seen.  Spent is an older table
- * in which nothing counts any more.
+ * then on each counter moves when its key is seen.  Seal is called with the
+ * table that follows, and seals all older ones.  Spent is an older table in
+ * which nothing counts any more.
  */
-void ratelimit_table_seal(ratelimit_table_t *older, uint64_t now);
+void ratelimit_table_seal(ratelimit_table_t *table, uint64_t now);
 int ratelimit_table_sealed(const ratelimit_table_t *older);
 int ratelimit_table_spent(const ratelimit_table_t *older, uint64_t now);
 
@@ -230,23 +270,20 @@ static inline int
 ratelimit_table_decide(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me)
 {
-    const ratelimit_table_t  *first, *second;
+    const ratelimit_table_t     *first, *second;
+    const ratelimit_instance_t  *instance;
 
     first = places[0].table;
+    instance = first->older ? &ratelimit_table_any : first->instance;
 
-    if (first->instance && first->older == NULL) {
+    if (n == 1) {
+        return instance->one(items, places, n, clock, me);
+    }
 
-        if (n == 1) {
-            return first->instance->one(items, places, n, clock, me);
-        }
+    second = places[1].table;
 
-        second = places[1].table;
-
-        if (n == 2 && second->instance == first->instance
-            && second->older == NULL)
-        {
-            return first->instance->two(items, places, n, clock, me);
-        }
+    if (n == 2 && second->instance == instance && second->older == NULL) {
+        return instance->two(items, places, n, clock, me);
     }
 
     return ratelimit_table_decide_any(items, places, n, clock, me);

@@ -7,8 +7,6 @@
  */
 
 
-#include <string.h>
-
 #include "table/ratelimit_table_slot.h"
 
 
@@ -43,23 +41,8 @@ static int ratelimit_block_holds(ratelimit_lockset_t *set,
     const ratelimit_segment_t *segment);
 
 
-/* some algorithms need only the first words of a state to be zero */
-
-void
-ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number)
-{
-    size_t  size;
-
-    size = table->algorithm->head
-           ? table->algorithm->head * sizeof(ratelimit_state_t)
-           : table->block_size;
-
-    memset(ratelimit_block(table, number), 0, size);
-}
-
-
 uint32_t
-ratelimit_block_take(ratelimit_table_t *table, const ratelimit_slot_t *slot,
+ratelimit_block_allocate(ratelimit_table_t *table, const ratelimit_slot_t *slot,
     ratelimit_lockset_t *set)
 {
     uint32_t                   number, owner, tries;
@@ -147,6 +130,7 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
 
     if (!held && !ratelimit_trylock(&segment->lock, set->me)) {
         set->blocked = segment;
+        set->blocked_table = table;
         return 0;
     }
 
@@ -154,7 +138,7 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
 
     /* a slot of this set that has no name yet looks as if it were empty */
 
-    if (table->owners[number - 1] == former
+    if (__atomic_load_n(&table->owners[number - 1], __ATOMIC_RELAXED) == former
         && !ratelimit_slot_in_use(set, slot))
     {
         if (slot->id == 0 || *ratelimit_slot_word(slot) != number) {
@@ -185,10 +169,11 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     uint64_t              next;
     ratelimit_segment_t  *segment;
 
+    segment = ratelimit_table_segment(table, slot);
+
     if (!ratelimit_evict_expired(table, slot, set->clock->now)) {
 
         if (choice) {
-            segment = ratelimit_table_segment(table, slot);
             next = ratelimit_slot_epoch(table, segment) + 1;
             worth = ratelimit_slot_worth(slot->id, next, set->clock->now);
 
@@ -200,10 +185,10 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
             return 0;
         }
 
-        ratelimit_table_count_eviction(table, set);
+        ratelimit_table_count_eviction(table, segment, set);
     }
 
-    __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
+    ratelimit_slot_remove(segment, slot);
 
     return ratelimit_block_claim(table, number, owner,
                                  table->owners[number - 1]);

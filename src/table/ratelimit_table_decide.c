@@ -4,8 +4,9 @@
  * limits, and charges all or none.
  *
  * It is written once.  The compiler makes it for one and for two limits of each
- * of the usual kinds of tables, where it knows the kind, and once for all
- * others, where the kind is NULL and each place has that of its table.
+ * of the usual kinds of tables, where it knows the kind, and for one and any
+ * number of all others, where the kind is NULL and each place has that of its
+ * table.
  */
 
 
@@ -18,35 +19,56 @@
 
 /* what was seen without a lock */
 
-#define RATELIMIT_SEEN_ALL      0x01    /* all places have slots */
-#define RATELIMIT_SEEN_STABLE   0x02    /* and a ticket to lock by */
-#define RATELIMIT_SEEN_REFUSED  0x04    /* a key may be known to be refused */
+#define RATELIMIT_SEEN_STABLE   0x01    /* all places have tickets */
+#define RATELIMIT_SEEN_REFUSED  0x02    /* a key may be known to be refused */
 
 
 static ratelimit_inline int ratelimit_decide_run(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
     uint32_t me, const ratelimit_kind_t *kind);
+static int ratelimit_decide_one_any(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
+    uint32_t me);
 static ratelimit_inline unsigned ratelimit_decide_find(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_kind_t *kind);
 static ratelimit_inline int ratelimit_decide_refuse(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_kind_t *kind);
+static ratelimit_inline int ratelimit_decide_look_unlocked(
+    ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_kind_t *kind, const ratelimit_clock_t *clock,
+    int *allowed);
+static ratelimit_inline ratelimit_state_t *ratelimit_decide_copy(
+    const ratelimit_table_t *table, const ratelimit_kind_t *kind,
+    const ratelimit_slot_t *slot, ratelimit_state_t *words);
+static ratelimit_inline int ratelimit_decide_is_refused(
+    const ratelimit_place_t *place, uint64_t now);
+static ratelimit_inline int ratelimit_decide_try(ratelimit_place_t *places,
+    size_t n, uint32_t me);
 static ratelimit_inline void ratelimit_decide_tick(ratelimit_place_t *places,
     size_t n);
 static void ratelimit_decide_lock(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, uint32_t me);
 static ratelimit_inline int ratelimit_decide_look(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_kind_t *kind);
-static ratelimit_inline int ratelimit_decide_reserve(ratelimit_item_t *items,
+static ratelimit_inline int ratelimit_decide_allocate(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, uint32_t me,
     const ratelimit_kind_t *kind, int allowed);
+static ratelimit_inline int ratelimit_decide_changes(
+    const ratelimit_item_t *item, int allowed);
+static int ratelimit_decide_insert(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, size_t i, uint32_t me);
 static ratelimit_inline void ratelimit_decide_charge(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, uint32_t me,
     const ratelimit_kind_t *kind);
-static void ratelimit_decide_settle(ratelimit_item_t *items,
+static void ratelimit_decide_punish(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, uint32_t me);
-static void ratelimit_decide_settle_later(ratelimit_item_t *items,
+static void ratelimit_decide_settle(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
     uint32_t me, unsigned commit);
+static ratelimit_inline int ratelimit_decide_fits(
+    const ratelimit_kind_t *kind);
+static ratelimit_inline void ratelimit_decide_copy_state(ratelimit_item_t *item,
+    ratelimit_place_t *place, const ratelimit_kind_t *kind);
 static ratelimit_inline void ratelimit_decide_remember(ratelimit_item_t *item,
     ratelimit_place_t *place, const ratelimit_kind_t *kind,
     const ratelimit_clock_t *clock, uint64_t cost);
@@ -107,6 +129,16 @@ ratelimit_decide_instance(leaky_bucket,
     RATELIMIT_IN_WORD, RATELIMIT_FORM_TIME_COUNT, 1, 16,
     ratelimit_leaky_bucket_look, ratelimit_bucket_charge)
 
+ratelimit_decide_instance(fixed_window_plain,
+    ratelimit_shape(RATELIMIT_FIXED_WINDOW, 0, 0),
+    RATELIMIT_IN_LINE, RATELIMIT_FORM_TIME_COUNT, 0, 16,
+    ratelimit_fixed_window_look, ratelimit_fixed_window_charge)
+
+ratelimit_decide_instance(token_bucket_plain,
+    ratelimit_shape(RATELIMIT_TOKEN_BUCKET, 0, 0),
+    RATELIMIT_IN_LINE, RATELIMIT_FORM_TIME_COUNT, 1, 16,
+    ratelimit_token_bucket_look, ratelimit_bucket_charge)
+
 ratelimit_decide_instance(sliding_window_1,
     ratelimit_shape(RATELIMIT_SLIDING_WINDOW, 1, sizeof(uint32_t)),
     RATELIMIT_IN_WORD, RATELIMIT_FORM_SUB_WINDOWS, 0, 16,
@@ -131,9 +163,16 @@ static const ratelimit_instance_t  ratelimit_decide_instances[] = {
     ratelimit_decide_entry(fixed_window),
     ratelimit_decide_entry(token_bucket),
     ratelimit_decide_entry(leaky_bucket),
+    ratelimit_decide_entry(fixed_window_plain),
+    ratelimit_decide_entry(token_bucket_plain),
     ratelimit_decide_entry(sliding_window_1),
     ratelimit_decide_entry(sliding_window_10),
     ratelimit_decide_entry(sliding_window_10_wide)
+};
+
+
+const ratelimit_instance_t  ratelimit_table_any = {
+    NULL, ratelimit_decide_one_any, ratelimit_table_decide_any
 };
 
 
@@ -168,7 +207,17 @@ ratelimit_table_instance(const ratelimit_kind_t *kind)
         }
     }
 
-    return NULL;
+    return &ratelimit_table_any;
+}
+
+
+static int
+ratelimit_decide_one_any(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    (void) n;
+
+    return ratelimit_decide_run(items, places, 1, clock, me, NULL);
 }
 
 
@@ -204,27 +253,23 @@ ratelimit_decide_run(ratelimit_item_t *items, ratelimit_place_t *places,
         return 0;
     }
 
-    if (seen & RATELIMIT_SEEN_STABLE && ratelimit_lockset_try(places, n, me)) {
+    if (seen & RATELIMIT_SEEN_STABLE && ratelimit_decide_try(places, n, me)) {
         ratelimit_decide_tick(places, n);
 
     } else {
         ratelimit_decide_lock(items, places, n, me);
-        seen = 0;
     }
 
-    allowed = ratelimit_decide_look(items, places, n, kind);
-
-    while (!(seen & RATELIMIT_SEEN_ALL)
-           && !ratelimit_decide_reserve(items, places, n, me, kind, allowed))
-    {
+    do {
         allowed = ratelimit_decide_look(items, places, n, kind);
-    }
+
+    } while (!ratelimit_decide_allocate(items, places, n, me, kind, allowed));
 
     if (allowed) {
         ratelimit_decide_charge(items, places, n, me, kind);
 
     } else {
-        ratelimit_decide_settle(items, places, n, me);
+        ratelimit_decide_punish(items, places, n, me);
     }
 
     ratelimit_lockset_unlock(places, n);
@@ -242,12 +287,11 @@ ratelimit_decide_find(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t              i;
     uint64_t            segment, period, ticket;
     unsigned            seen;
-    ratelimit_slot_t   *slot;
     ratelimit_table_t  *active;
     ratelimit_place_t  *place;
     ratelimit_where_e   where;
 
-    seen = RATELIMIT_SEEN_ALL|RATELIMIT_SEEN_STABLE;
+    seen = RATELIMIT_SEEN_STABLE;
 
 #pragma GCC unroll 2
 
@@ -265,15 +309,9 @@ ratelimit_decide_find(ratelimit_item_t *items, ratelimit_place_t *places,
 
         ratelimit_slot_locate(active, place, segment, period, where);
 
-        slot = ratelimit_slot_find(place, segment, period, where);
-
-        place->slot = slot;
         place->ticket = ticket;
 
-        if (slot == NULL) {
-            seen &= ~RATELIMIT_SEEN_ALL;
-
-        } else if (slot->id & RATELIMIT_REFUSED) {
+        if (ratelimit_slot_find(place, segment, period, where)) {
             seen |= RATELIMIT_SEEN_REFUSED;
         }
 
@@ -295,6 +333,7 @@ static ratelimit_inline int
 ratelimit_decide_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_kind_t *kind)
 {
+    int                 allowed;
     size_t              i;
     ratelimit_place_t  *place;
 
@@ -314,35 +353,119 @@ ratelimit_decide_refuse(ratelimit_item_t *items, ratelimit_place_t *places,
         ratelimit_lockset_catch_up(place->segment, &places[0].clock);
     }
 
-    if (ratelimit_decide_look(items, places, n, kind)) {
-        return 0;
-    }
+    allowed = 1;
 
 #pragma GCC unroll 2
 
     for (i = 0; i < n; i++) {
         place = &places[i];
 
-        ratelimit_decide_remember(&items[i], place,
-                                  ratelimit_decide_kind(kind, place),
-                                  &places[0].clock, items[i].cost);
-
-        if (items[i].verdict.rebase
-            || !ratelimit_read_end(&place->segment->lock, place->ticket))
-        {
-            return 0;
-        }
-
-        /* a refusal is to be noted in the slot now and then */
-
-        if (!items[i].verdict.allowed && place->slot
-            && !ratelimit_slot_is_refused(place, places[0].clock.now))
+        if (!ratelimit_decide_look_unlocked(&items[i], place,
+                                            ratelimit_decide_kind(kind, place),
+                                            &places[0].clock, &allowed))
         {
             return 0;
         }
     }
 
-    return 1;
+    return !allowed;
+}
+
+
+/* looks without a lock; returns 0 if what was seen is no reason to refuse */
+
+static ratelimit_inline int
+ratelimit_decide_look_unlocked(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_kind_t *kind, const ratelimit_clock_t *clock, int *allowed)
+{
+    int                 allows;
+    ratelimit_state_t   words[RATELIMIT_NEVER_SEEN], *copy;
+
+    copy = ratelimit_decide_fits(kind) ? place->state : words;
+
+    item->shape = &place->active->kind.shape;
+    item->state = ratelimit_decide_copy(place->active, kind, place->slot, copy);
+
+    allows = ratelimit_item_look(item, &kind->shape, clock, kind->look);
+
+    ratelimit_decide_remember(item, place, kind, clock, item->cost);
+
+    if (item->verdict.rebase
+        || !ratelimit_read_end(&place->segment->lock, place->ticket))
+    {
+        return 0;
+    }
+
+    *allowed &= allows;
+
+    /* a refusal is to be noted in the slot now and then */
+
+    return allows || place->slot == NULL
+           || ratelimit_decide_is_refused(place, clock->now);
+}
+
+
+/*
+ * The same for a process that has no lock: a copy, which another process can't
+ * change while it is looked at.  A state that is too large is not copied: its
+ * algorithm reads what it needs with care.
+ */
+
+static ratelimit_inline ratelimit_state_t *
+ratelimit_decide_copy(const ratelimit_table_t *table,
+    const ratelimit_kind_t *kind, const ratelimit_slot_t *slot,
+    ratelimit_state_t *words)
+{
+    size_t              i;
+    ratelimit_state_t  *state;
+
+    state = ratelimit_slot_state(table, kind, slot, words);
+
+    if (kind->where == RATELIMIT_IN_WORD
+        || kind->size > sizeof(ratelimit_slot_never_seen))
+    {
+        return state;
+    }
+
+#pragma GCC unroll 8
+
+    for (i = 0; i < kind->size / sizeof(ratelimit_state_t); i++) {
+        words[i] = __atomic_load_n(&state[i], __ATOMIC_RELAXED);
+    }
+
+    return words;
+}
+
+
+/* whether its key is known to be refused, and that was noted recently */
+
+static ratelimit_inline int
+ratelimit_decide_is_refused(const ratelimit_place_t *place, uint64_t now)
+{
+    uint64_t  id;
+
+    id = __atomic_load_n(&place->slot->id, __ATOMIC_RELAXED);
+
+    return (id & RATELIMIT_REFUSED)
+           && ((ratelimit_slot_minute(now) - id) & (RATELIMIT_EPOCHS - 1))
+              < RATELIMIT_RECENT;
+}
+
+
+/*
+ * Locks all segments if no other process has held one since the tickets were
+ * given; waits for none.
+ */
+
+static ratelimit_inline int
+ratelimit_decide_try(ratelimit_place_t *places, size_t n, uint32_t me)
+{
+    if (ratelimit_lockset_is_single(places, n)) {
+        return ratelimit_lock_unchanged(&places[0].segment->lock,
+                                        places[0].ticket, me);
+    }
+
+    return ratelimit_lockset_try_all(places, n, me);
 }
 
 
@@ -413,15 +536,12 @@ ratelimit_decide_look(ratelimit_item_t *items, ratelimit_place_t *places,
  */
 
 static ratelimit_inline int
-ratelimit_decide_reserve(ratelimit_item_t *items, ratelimit_place_t *places,
+ratelimit_decide_allocate(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, uint32_t me, const ratelimit_kind_t *kind, int allowed)
 {
-    size_t                i;
-    ratelimit_item_t     *item;
-    ratelimit_place_t    *place;
-    ratelimit_lockset_t   set;
-
-    ratelimit_decide_set(&set, places, n, me);
+    size_t              i;
+    ratelimit_item_t   *item;
+    ratelimit_place_t  *place;
 
 #pragma GCC unroll 2
 
@@ -429,12 +549,11 @@ ratelimit_decide_reserve(ratelimit_item_t *items, ratelimit_place_t *places,
         item = &items[i];
         place = &places[i];
 
-        if (place->slot || !ratelimit_item_changes(item, allowed)) {
+        if (place->slot || !ratelimit_decide_changes(item, allowed)) {
             continue;
         }
 
-        if (!ratelimit_slot_reserve(place, &set)) {
-            ratelimit_lockset_retry(items, &set);
+        if (!ratelimit_decide_insert(items, places, n, i, me)) {
             return 0;
         }
 
@@ -444,6 +563,36 @@ ratelimit_decide_reserve(ratelimit_item_t *items, ratelimit_place_t *places,
     }
 
     return 1;
+}
+
+
+/* whether the decision changes the state, once it is known if all allow */
+
+static ratelimit_inline int
+ratelimit_decide_changes(const ratelimit_item_t *item, int allowed)
+{
+    return item->verdict.rebase
+           || (allowed ? item->cost != 0 : item->count_rejected);
+}
+
+
+/* allocates a slot for the i'th place */
+
+static int
+ratelimit_decide_insert(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, size_t i, uint32_t me)
+{
+    ratelimit_lockset_t  set;
+
+    ratelimit_decide_set(&set, places, n, me);
+
+    if (ratelimit_slot_allocate(&places[i], &set)) {
+        return 1;
+    }
+
+    ratelimit_lockset_retry(items, &set);
+
+    return 0;
 }
 
 
@@ -463,7 +612,7 @@ ratelimit_decide_charge(ratelimit_item_t *items, ratelimit_place_t *places,
         place = &places[i];
         own = ratelimit_decide_kind(kind, place);
 
-        if (ratelimit_item_changes(item, 1)) {
+        if (ratelimit_decide_changes(item, 1)) {
             ratelimit_item_charge(item, &own->shape, &places[0].clock,
                                   own->charge);
             ratelimit_slot_write(own, place->slot, item->state);
@@ -471,15 +620,16 @@ ratelimit_decide_charge(ratelimit_item_t *items, ratelimit_place_t *places,
                                me);
         }
 
+        ratelimit_decide_copy_state(item, place, own);
         ratelimit_decide_remember(item, place, own, &places[0].clock, 0);
     }
 }
 
 
-/* a refusal costs nothing, but is noted where the key has a slot */
+/* counts a refusal if refused requests count, and notes it in the slot */
 
 static ratelimit_noinline void
-ratelimit_decide_settle(ratelimit_item_t *items, ratelimit_place_t *places,
+ratelimit_decide_punish(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, uint32_t me)
 {
     size_t                   i;
@@ -496,8 +646,8 @@ ratelimit_decide_settle(ratelimit_item_t *items, ratelimit_place_t *places,
         refused = item->verdict.allowed ? 0 : RATELIMIT_REFUSED;
         cost = item->cost;
 
-        if (ratelimit_item_changes(item, 0)) {
-            cost = ratelimit_item_settle(item, &places[0].clock);
+        if (ratelimit_decide_changes(item, 0)) {
+            cost = ratelimit_item_punish(item, &places[0].clock);
             ratelimit_slot_write(kind, place->slot, item->state);
             ratelimit_slot_use(place, item->rule, kind, refused,
                                places[0].clock.now, me);
@@ -507,7 +657,30 @@ ratelimit_decide_settle(ratelimit_item_t *items, ratelimit_place_t *places,
                                places[0].clock.now, me);
         }
 
+        ratelimit_decide_copy_state(item, place, kind);
         ratelimit_decide_remember(item, place, kind, &places[0].clock, cost);
+    }
+}
+
+
+/* whether a place can remember a state */
+
+static ratelimit_inline int
+ratelimit_decide_fits(const ratelimit_kind_t *kind)
+{
+    return kind->size <= sizeof(ratelimit_state_t) * RATELIMIT_REMEMBERED;
+}
+
+
+/* a state that stands in the table is copied before it is unlocked */
+
+static ratelimit_inline void
+ratelimit_decide_copy_state(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_kind_t *kind)
+{
+    if (kind->where != RATELIMIT_IN_WORD && ratelimit_decide_fits(kind)) {
+        memcpy(place->state, item->state, kind->size);
+        item->state = place->state;
     }
 }
 
@@ -522,17 +695,12 @@ ratelimit_decide_remember(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_kind_t *kind, const ratelimit_clock_t *clock,
     uint64_t cost)
 {
-    if (kind->size > sizeof(place->state)) {
+    if (!ratelimit_decide_fits(kind)) {
         place->active->algorithm->describe(item->shape, item->rule,
                                            item->state, clock, cost,
                                            &item->verdict);
         item->state = NULL;
         return;
-    }
-
-    if (kind->where != RATELIMIT_IN_WORD) {
-        memcpy(place->state, item->state, kind->size);
-        item->state = place->state;
     }
 
     place->cost = cost;
@@ -586,10 +754,53 @@ ratelimit_table_describe(ratelimit_item_t *items,
 
 
 void
+ratelimit_table_peek(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    size_t  i;
+
+    places[0].clock = *clock;
+
+    ratelimit_decide_lock(items, places, n, me);
+    (void) ratelimit_decide_look(items, places, n, NULL);
+
+    for (i = 0; i < n; i++) {
+        places[i].active->algorithm->describe(items[i].shape, items[i].rule,
+                                              items[i].state,
+                                              &places[0].clock, items[i].cost,
+                                              &items[i].verdict);
+        items[i].state = NULL;
+    }
+
+    ratelimit_lockset_unlock(places, n);
+}
+
+
+void
+ratelimit_table_reset(ratelimit_item_t *items, ratelimit_place_t *places,
+    size_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    size_t  i;
+
+    places[0].clock = *clock;
+
+    ratelimit_decide_lock(items, places, n, me);
+
+    for (i = 0; i < n; i++) {
+        if (places[i].slot) {
+            ratelimit_slot_remove(places[i].segment, places[i].slot);
+        }
+    }
+
+    ratelimit_lockset_unlock(places, n);
+}
+
+
+void
 ratelimit_table_refund(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me)
 {
-    ratelimit_decide_settle_later(items, places, n, clock, me, 0);
+    ratelimit_decide_settle(items, places, n, clock, me, 0);
 }
 
 
@@ -607,7 +818,7 @@ ratelimit_table_commit(ratelimit_item_t *items, ratelimit_place_t *places,
     }
 
     if (stamps & RATELIMIT_RESERVED) {
-        ratelimit_decide_settle_later(items, places, n, clock, me, 1);
+        ratelimit_decide_settle(items, places, n, clock, me, 1);
     }
 }
 
@@ -615,7 +826,7 @@ ratelimit_table_commit(ratelimit_item_t *items, ratelimit_place_t *places,
 /* the request is over: it is known what of it counts */
 
 static void
-ratelimit_decide_settle_later(ratelimit_item_t *items,
+ratelimit_decide_settle(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
     uint32_t me, unsigned commit)
 {

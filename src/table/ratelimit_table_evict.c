@@ -9,7 +9,7 @@
 #include "table/ratelimit_table_slot.h"
 
 
-/* if more slots are empty, of 16, those that have blocks are no choice */
+/* if more of 16 slots are empty, none that has a block needs to go */
 #define RATELIMIT_EVICT_MANY      8
 
 /* equals no class of any id */
@@ -132,7 +132,9 @@ ratelimit_evict_is_past_time(const ratelimit_table_t *table,
     state = ratelimit_slot_state(table, &table->kind, slot, words);
 
     if (class->period == 0) {
-        return state[0] + table->header->horizon <= now;
+        return state[0]
+               + __atomic_load_n(&table->header->horizon, __ATOMIC_RELAXED)
+               <= now;
     }
 
     /* this is all that expires looks at */

@@ -24,7 +24,7 @@
 #define RATELIMIT_LINE_SLOTS                                                  \
     (RATELIMIT_CACHE_LINE / sizeof(ratelimit_slot_t))
 
-/* bytes; a larger state, of which there are none too many, is in a block */
+/* bytes; a larger state is in a block */
 #define RATELIMIT_MAX_IN_LINE        32
 
 #define RATELIMIT_CLASSES            128
@@ -79,8 +79,9 @@ struct ratelimit_header_s {
     /* what changes when a zone is full, in a cache line of its own */
 
     uint64_t                        padding[8];
-    uint64_t                        evicted;
-    uint64_t                        reported; /* of these */
+    uint64_t                        inherited;  /* evictions of sealed tables */
+    uint64_t                        dismissed;  /* evictions, see table.h */
+    uint64_t                        reported; /* evictions of this one */
     uint64_t                        reported_at;
     uint32_t                        fresh;    /* blocks never used begin here */
     uint32_t                        hand;     /* of the clock over the blocks */
@@ -89,13 +90,19 @@ struct ratelimit_header_s {
 };
 
 
-/* one cache line, apart from the slots, so that all stay in the cache */
+/*
+ * One cache line, apart from the slots, so that all stay in the cache.  The
+ * process that holds the lock counts keys that come and go; if it dies, the
+ * process that takes the lock over counts again, ratelimit_table_recount().
+ */
 
 struct ratelimit_segment_s {
     ratelimit_lock_t                lock;
     uint64_t                        now;      /* the latest time seen here */
     uint64_t                        inserts;  /* new keys, see epoch */
-    uint64_t                        spare[5];
+    uint64_t                        removals; /* of keys, also expired ones */
+    uint64_t                        evictions;  /* of keys before their time */
+    uint64_t                        spare[3];
 };
 
 
@@ -122,7 +129,10 @@ ratelimit_slot_word(const ratelimit_slot_t *slot)
 }
 
 
-/* the same of any size */
+/*
+ * The same of any size: the n'th id is at n words in the line, its state at n
+ * sizes behind the line.
+ */
 
 static ratelimit_inline ratelimit_state_t *
 ratelimit_slot_words(const ratelimit_slot_t *slot, size_t size)
@@ -131,9 +141,9 @@ ratelimit_slot_words(const ratelimit_slot_t *slot, size_t size)
 
     p = (uintptr_t) slot;
 
-    return (ratelimit_state_t *) ((p | (RATELIMIT_CACHE_LINE - 1)) + 1
+    return (ratelimit_state_t *) (p + RATELIMIT_CACHE_LINE
                                   + p % RATELIMIT_CACHE_LINE
-                                    * (size / sizeof(ratelimit_slot_t)));
+                                    * (size / sizeof(ratelimit_slot_t) - 1));
 }
 
 

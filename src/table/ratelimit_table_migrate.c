@@ -8,13 +8,14 @@
 #include "table/ratelimit_table_slot.h"
 
 
+static void ratelimit_migrate_inherit(uint64_t *heir, uint64_t n);
 static int ratelimit_migrate_move(ratelimit_place_t *from,
     ratelimit_place_t *to, const ratelimit_rule_t *rule,
     ratelimit_lockset_t *set);
 
 
 ratelimit_table_t *
-ratelimit_migrate_oldest(ratelimit_table_t *table)
+ratelimit_migrate_active(ratelimit_table_t *table)
 {
     while (table->older && !ratelimit_table_sealed(table->older)) {
         table = table->older;
@@ -25,19 +26,40 @@ ratelimit_migrate_oldest(ratelimit_table_t *table)
 
 
 void
-ratelimit_table_seal(ratelimit_table_t *older, uint64_t now)
+ratelimit_table_seal(ratelimit_table_t *table, uint64_t now)
 {
-    uint64_t  unsealed;
+    uint64_t            unsealed;
+    ratelimit_table_t  *older;
 
-    if (older->older) {
-        ratelimit_table_seal(older->older, now);
+    older = table->older;
+
+    if (older == NULL) {
+        return;
     }
+
+    ratelimit_table_seal(older, now);
+
+    /* all processes do this, some when the memory is dropped already */
+
+    ratelimit_migrate_inherit(&table->header->inherited,
+                              ratelimit_table_evictions(older));
+    ratelimit_migrate_inherit(&table->header->dismissed,
+                              ratelimit_table_dismissed(older));
 
     unsealed = 0;
 
     (void) __atomic_compare_exchange_n(&older->header->sealed, &unsealed,
                                        now ? now : 1, 0, __ATOMIC_SEQ_CST,
                                        __ATOMIC_RELAXED);
+}
+
+
+static void
+ratelimit_migrate_inherit(uint64_t *heir, uint64_t n)
+{
+    if (n > __atomic_load_n(heir, __ATOMIC_RELAXED)) {
+        __atomic_store_n(heir, n, __ATOMIC_RELAXED);
+    }
 }
 
 
@@ -53,11 +75,12 @@ ratelimit_table_sealed(const ratelimit_table_t *older)
 int
 ratelimit_table_spent(const ratelimit_table_t *older, uint64_t now)
 {
-    uint64_t  sealed;
+    uint64_t  sealed, horizon;
 
     sealed = __atomic_load_n(&older->header->sealed, __ATOMIC_SEQ_CST);
+    horizon = __atomic_load_n(&older->header->horizon, __ATOMIC_RELAXED);
 
-    return sealed && now >= sealed + older->header->horizon;
+    return sealed && now >= sealed + horizon;
 }
 
 
@@ -110,11 +133,12 @@ ratelimit_migrate_counter(ratelimit_place_t *place,
 
         if (!ratelimit_trylock(&from.segment->lock, set->me)) {
             set->blocked = from.segment;
+            set->blocked_table = older;
             return 0;
         }
 
-        from.slot = ratelimit_slot_find(&from, segment, rule->period,
-                                        older->kind.where);
+        (void) ratelimit_slot_find(&from, segment, rule->period,
+                                   older->kind.where);
 
         done = from.slot ? ratelimit_migrate_move(&from, place, rule, set) : 1;
 
@@ -142,7 +166,7 @@ ratelimit_migrate_move(ratelimit_place_t *from, ratelimit_place_t *to,
         return 1;
     }
 
-    if (!ratelimit_slot_reserve(to, set)) {
+    if (!ratelimit_slot_allocate(to, set)) {
         return 0;
     }
 
@@ -160,7 +184,7 @@ ratelimit_migrate_move(ratelimit_place_t *from, ratelimit_place_t *to,
                        from->slot->id & RATELIMIT_REFUSED, set->clock->now,
                        set->me);
 
-    __atomic_store_n(&from->slot->id, 0, __ATOMIC_RELEASE);
+    ratelimit_slot_remove(from->segment, from->slot);
 
     return 1;
 }

@@ -22,26 +22,18 @@
 #define RATELIMIT_PACK_WINDOW       ((1ULL << RATELIMIT_PACK_WINDOW_BITS) - 1)
 
 
-/*
- * The highest ceiling that a packed state can count.  A bucket counts also
- * what drips back, for at most three periods.
- */
+/* ratelimit_table.c: the highest ceiling that a packed state can count */
+uint64_t ratelimit_pack_most(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule);
 
-static inline uint64_t
-ratelimit_pack_most(const ratelimit_shape_t *shape,
-    const ratelimit_rule_t *rule)
+
+/* two counters of four bytes, as they stand in a word of a state */
+
+static ratelimit_inline uint64_t
+ratelimit_pack_pair(uint64_t first, uint64_t second)
 {
-    uint64_t  drip;
-
-    if (ratelimit_algorithms[shape->algorithm]->form
-        == RATELIMIT_FORM_SUB_WINDOWS)
-    {
-        return RATELIMIT_PACK_WINDOW;
-    }
-
-    drip = rule->limit * (3 + rule->wait / rule->period);
-
-    return ratelimit_sub(RATELIMIT_PACK_COUNT, drip);
+    return first << ratelimit_counters_shift(0)
+           | second << ratelimit_counters_shift(1);
 }
 
 
@@ -51,9 +43,9 @@ ratelimit_unpack(ratelimit_form_e form, uint64_t word,
 {
     if (form == RATELIMIT_FORM_SUB_WINDOWS) {
         state[0] = word >> (2 * RATELIMIT_PACK_WINDOW_BITS);
-        state[1] = ratelimit_counters_pair(word >> RATELIMIT_PACK_WINDOW_BITS
-                                           & RATELIMIT_PACK_WINDOW,
-                                           word & RATELIMIT_PACK_WINDOW);
+        state[1] = ratelimit_pack_pair(word >> RATELIMIT_PACK_WINDOW_BITS
+                                       & RATELIMIT_PACK_WINDOW,
+                                       word & RATELIMIT_PACK_WINDOW);
 
     } else {
         state[0] = (word >> RATELIMIT_PACK_COUNT_BITS) * RATELIMIT_PACK_TICK;

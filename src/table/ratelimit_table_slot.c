@@ -13,7 +13,7 @@
 
 static uint64_t ratelimit_slot_new_id(const ratelimit_place_t *place,
     const ratelimit_rule_t *rule, uint32_t me);
-static inline void ratelimit_slot_clear(const ratelimit_slot_t *slot,
+static ratelimit_inline void ratelimit_slot_clear(ratelimit_state_t *state,
     size_t size);
 static ratelimit_slot_t *ratelimit_slot_empty(
     const ratelimit_place_t *place, const ratelimit_lockset_t *set);
@@ -35,7 +35,8 @@ ratelimit_slot_id(const ratelimit_place_t *place, const ratelimit_rule_t *rule,
     class = ratelimit_table_class(place->active, rule);
 
     if (class == 0
-        && place->active->header->nclasses < RATELIMIT_CLASSES)
+        && __atomic_load_n(&place->active->header->nclasses, __ATOMIC_RELAXED)
+           < RATELIMIT_CLASSES)
     {
         return ratelimit_slot_new_id(place, rule, me);
     }
@@ -61,8 +62,9 @@ ratelimit_slot_new_id(const ratelimit_place_t *place,
 
 
 int
-ratelimit_slot_reserve(ratelimit_place_t *place, ratelimit_lockset_t *set)
+ratelimit_slot_allocate(ratelimit_place_t *place, ratelimit_lockset_t *set)
 {
+    size_t              head;
     uint64_t            number;
     ratelimit_slot_t   *slot;
     ratelimit_table_t  *table;
@@ -85,7 +87,7 @@ ratelimit_slot_reserve(ratelimit_place_t *place, ratelimit_lockset_t *set)
     }
 
     if (table->nblocks && number == 0) {
-        number = ratelimit_block_take(table, slot, set);
+        number = ratelimit_block_allocate(table, slot, set);
 
         if (number == 0) {
             return 0;
@@ -93,37 +95,44 @@ ratelimit_slot_reserve(ratelimit_place_t *place, ratelimit_lockset_t *set)
     }
 
     place->slot = slot;
-    place->segment->inserts++;
 
-    if (table->kind.where == RATELIMIT_IN_LINE) {
-        ratelimit_slot_clear(slot, table->slot_size);
+    if (table->kind.where != RATELIMIT_IN_LINE) {
+        ratelimit_set(ratelimit_slot_word(slot), number);
+
+    } else if (table->slot_size == RATELIMIT_MAX_IN_LINE) {
+
+        /* the usual size, which the compiler knows */
+
+        ratelimit_slot_clear(ratelimit_slot_words(slot, RATELIMIT_MAX_IN_LINE),
+                             RATELIMIT_MAX_IN_LINE);
 
     } else {
-        *ratelimit_slot_word(slot) = number;
+        ratelimit_slot_clear(ratelimit_slot_words(slot, table->slot_size),
+                             table->slot_size);
     }
 
+    /* some algorithms need only the first words of a state to be zero */
+
     if (number) {
-        ratelimit_block_clear(table, number);
+        head = table->algorithm->head * sizeof(ratelimit_state_t);
+
+        ratelimit_slot_clear(ratelimit_block(table, number),
+                             head ? head : table->block_size);
     }
 
     return 1;
 }
 
 
-/* of the usual size, which the compiler knows, no call is needed */
-
-static inline void
-ratelimit_slot_clear(const ratelimit_slot_t *slot, size_t size)
+static ratelimit_inline void
+ratelimit_slot_clear(ratelimit_state_t *state, size_t size)
 {
-    ratelimit_state_t  *state;
+    size_t  i;
 
-    state = ratelimit_slot_words(slot, size);
+#pragma GCC unroll 4
 
-    if (size == RATELIMIT_MAX_IN_LINE) {
-        memset(state, 0, RATELIMIT_MAX_IN_LINE);
-
-    } else {
-        memset(state, 0, size);
+    for (i = 0; i < size / sizeof(ratelimit_state_t); i++) {
+        ratelimit_set(&state[i], 0);
     }
 }
 
@@ -193,14 +202,14 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
             }
         }
 
-        ratelimit_table_count_eviction(place->active, set);
+        ratelimit_table_count_eviction(place->active, place->segment, set);
     }
 
     if (ratelimit_block(place->active, *ratelimit_slot_word(slot))) {
         *number = *ratelimit_slot_word(slot);
     }
 
-    __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
+    ratelimit_slot_remove(place->segment, slot);
 
     return slot;
 }

@@ -34,6 +34,7 @@ typedef struct {
     uint32_t                        me;
     ratelimit_segment_t            *blocked;  /* held by another process that
                                                  may wait for this one */
+    ratelimit_table_t              *blocked_table;
 } ratelimit_lockset_t;
 
 
@@ -110,7 +111,8 @@ ratelimit_slot_prefetch(const ratelimit_slot_t *line, ratelimit_where_e where)
 
 /*
  * Sets all that is needed to look for a place in a segment of the active table.
- * The second line of packed states is seldom needed, and found when it is.
+ * Where a line has no states of several words, the second line is found when it
+ * is needed, which is seldom.
  */
 
 static ratelimit_inline void
@@ -136,35 +138,42 @@ ratelimit_slot_locate(ratelimit_table_t *active, ratelimit_place_t *place,
 }
 
 
-static ratelimit_inline ratelimit_slot_t *
-ratelimit_slot_search(ratelimit_slot_t *line, uint64_t fingerprint)
+/* sets the slot of the place if it is in this line; mark is as below */
+
+static ratelimit_inline int
+ratelimit_slot_search(ratelimit_place_t *place, ratelimit_slot_t *line,
+    uint64_t *mark)
 {
+    uint64_t  rest;
     unsigned  i;
 
 #pragma GCC unroll 8
 
     for (i = 0; i < RATELIMIT_LINE_SLOTS; i++) {
-        if ((__atomic_load_n(&line[i].id, __ATOMIC_RELAXED) ^ fingerprint)
-            <= ~RATELIMIT_FINGERPRINT)
-        {
-            return &line[i];
+        rest = __atomic_load_n(&line[i].id, __ATOMIC_RELAXED)
+               ^ place->fingerprint;
+
+        if (rest <= ~RATELIMIT_FINGERPRINT) {
+            place->slot = &line[i];
+            *mark = rest & RATELIMIT_REFUSED;
+            return 1;
         }
     }
 
-    return NULL;
+    return 0;
 }
 
 
-static ratelimit_inline ratelimit_slot_t *
+/* sets the slot of the place; returns its mark if its key may be refused */
+
+static ratelimit_inline uint64_t
 ratelimit_slot_find(ratelimit_place_t *place, uint64_t segment,
     uint64_t period, ratelimit_where_e where)
 {
-    ratelimit_slot_t  *slot;
+    uint64_t  mark;
 
-    slot = ratelimit_slot_search(place->line[0], place->fingerprint);
-
-    if (slot) {
-        return slot;
+    if (ratelimit_slot_search(place, place->line[0], &mark)) {
+        return mark;
     }
 
     if (where != RATELIMIT_IN_LINE) {
@@ -172,7 +181,13 @@ ratelimit_slot_find(ratelimit_place_t *place, uint64_t segment,
                                     ratelimit_slot_bits(&place->hash, period));
     }
 
-    return ratelimit_slot_search(place->line[1], place->fingerprint);
+    if (ratelimit_slot_search(place, place->line[1], &mark)) {
+        return mark;
+    }
+
+    place->slot = NULL;
+
+    return 0;
 }
 
 
@@ -230,7 +245,7 @@ ratelimit_slot_write(const ratelimit_kind_t *kind, ratelimit_slot_t *slot,
 
 /*
  * A segment measures time by its new keys: an epoch ends when they would have
- * filled a sixteenth of it.
+ * filled a sixteenth of it, or somewhat less.
  */
 
 static ratelimit_inline uint64_t
@@ -332,8 +347,29 @@ uint64_t ratelimit_slot_id(const ratelimit_place_t *place,
  * Returns 0 if another process is in the way; then the lockset has to be
  * released.
  */
-int ratelimit_slot_reserve(ratelimit_place_t *place,
+int ratelimit_slot_allocate(ratelimit_place_t *place,
     ratelimit_lockset_t *set);
+
+
+/* one more; the segment is held, but this may be read without the lock */
+
+static ratelimit_inline void
+ratelimit_segment_count(uint64_t *n)
+{
+    __atomic_store_n(n, *n + 1, __ATOMIC_RELAXED);
+}
+
+
+/* empties a slot of a segment that is held */
+
+static inline void
+ratelimit_slot_remove(ratelimit_segment_t *segment, ratelimit_slot_t *slot)
+{
+    if (slot->id) {
+        ratelimit_segment_count(&segment->removals);
+        __atomic_store_n(&slot->id, 0, __ATOMIC_RELEASE);
+    }
+}
 
 
 /*
@@ -351,7 +387,11 @@ ratelimit_slot_use(ratelimit_place_t *place, const ratelimit_rule_t *rule,
     slot = place->slot;
     id = slot->id & ~RATELIMIT_USAGE_MASK;
 
-    if (id == 0 || (kind->drips && ratelimit_slot_reclassed(place, rule))) {
+    if (id == 0) {
+        id = ratelimit_slot_id(place, rule, me);
+        ratelimit_segment_count(&place->segment->inserts);
+
+    } else if (kind->drips && ratelimit_slot_reclassed(place, rule)) {
         id = ratelimit_slot_id(place, rule, me);
     }
 
@@ -361,21 +401,6 @@ ratelimit_slot_use(ratelimit_place_t *place, const ratelimit_rule_t *rule,
     if (slot->id != id) {
         __atomic_store_n(&slot->id, id, __ATOMIC_RELEASE);
     }
-}
-
-
-/* whether its key is known to be refused, and that was noted recently */
-
-static ratelimit_inline int
-ratelimit_slot_is_refused(const ratelimit_place_t *place, uint64_t now)
-{
-    uint64_t  id;
-
-    id = place->slot->id;
-
-    return (id & RATELIMIT_REFUSED)
-           && ((ratelimit_slot_minute(now) - id) & (RATELIMIT_EPOCHS - 1))
-              < RATELIMIT_RECENT;
 }
 
 
@@ -413,7 +438,7 @@ ratelimit_slot_worth(uint64_t id, uint64_t next, uint64_t now)
 {
     uint64_t  worth;
 
-    if (!(id & RATELIMIT_REFUSED)) {
+    if (ratelimit_likely(!(id & RATELIMIT_REFUSED))) {
         return (id - next) & (RATELIMIT_EPOCHS - 1);
     }
 
@@ -432,8 +457,8 @@ int ratelimit_evict_expired(const ratelimit_table_t *table,
 
 /*
  * An expired slot of the place's lines, which is worth nothing, or else the one
- * that is worth least; if there are empty ones, which of those that need blocks
- * there are many, it is worth more than any.
+ * that is worth least.  It is said to be worth more than any if it can stay,
+ * because there are empty slots; in a table with blocks, many of them.
  */
 ratelimit_slot_t *ratelimit_evict_choose(const ratelimit_place_t *place,
     const ratelimit_lockset_t *set, int *worth);
@@ -441,16 +466,14 @@ ratelimit_slot_t *ratelimit_evict_choose(const ratelimit_place_t *place,
 
 /* ratelimit_table_block.c */
 
-void ratelimit_block_clear(const ratelimit_table_t *table, uint64_t number);
-
 /* a block for a slot of a segment that the lockset holds; 0 as above */
-uint32_t ratelimit_block_take(ratelimit_table_t *table,
+uint32_t ratelimit_block_allocate(ratelimit_table_t *table,
     const ratelimit_slot_t *slot, ratelimit_lockset_t *set);
 
 
 /* ratelimit_table_decide.c */
 
-/* the decisions that are compiled for this kind, or NULL */
+/* the decisions that are compiled for this kind */
 const ratelimit_instance_t *ratelimit_table_instance(
     const ratelimit_kind_t *kind);
 
@@ -461,27 +484,23 @@ const ratelimit_instance_t *ratelimit_table_instance(
 ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot);
 
-/* a live counter had to go; reported once a second at most */
+/* a live counter of the segment has to go; reported once a second at most */
 void ratelimit_table_count_eviction(ratelimit_table_t *table,
-    const ratelimit_lockset_t *set);
+    ratelimit_segment_t *segment, const ratelimit_lockset_t *set);
+
+/* counts the keys of a segment that was taken over from a dead process */
+void ratelimit_table_recount(ratelimit_table_t *table,
+    ratelimit_segment_t *segment);
 
 
 /* ratelimit_table_migrate.c */
 
 /* the table in which all count now */
-ratelimit_table_t *ratelimit_migrate_oldest(ratelimit_table_t *table);
-
-
-static ratelimit_inline ratelimit_table_t *
-ratelimit_table_active(ratelimit_table_t *table)
-{
-    return table->older ? ratelimit_migrate_oldest(table) : table;
-}
-
+ratelimit_table_t *ratelimit_migrate_active(ratelimit_table_t *table);
 
 /*
  * A rule may have been raised above what an older table can count, where all
- * still count: until then it holds as far as it can be counted.
+ * still count: until that is sealed the rule holds as far as it can be counted.
  */
 void ratelimit_migrate_restrain(ratelimit_item_t *item,
     ratelimit_place_t *place);

@@ -232,7 +232,7 @@ table_open(unsigned i, uint64_t keys, table_load_e load)
     (void) table_decide(s, 0, now);
     (void) table_decide(s, 0, now);
 
-    if (s->fleet.n && ratelimit_table_evicted(&f->table) > keys / 10000) {
+    if (s->fleet.n && ratelimit_table_evictions(&f->table) > keys / 10000) {
         fprintf(stderr, "%s: too small for %llu keys\n", s->name,
                 (unsigned long long) keys);
         exit(2);

@@ -59,7 +59,7 @@ decision_settle(ratelimit_item_t *items, size_t n,
             ratelimit_item_charge(item, item->shape, clock,
                         ratelimit_algorithms[item->shape->algorithm]->charge);
 
-        } else if (ratelimit_item_settle(item, clock)
+        } else if (ratelimit_item_punish(item, clock)
                    && item->count_rejected && !item->verdict.allowed)
         {
             decision_describe(item, clock);

@@ -12,146 +12,31 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "redis/ratelimit_deny_cache.h"
+#include "deny.h"
 
-#include "random.h"
-#include "tap.h"
-
-
-#define DENY_LINE_SIZE  256
-#define DENY_LINE       5
-#define DENY_NOW        (1000 * RATELIMIT_SECOND)
 
 #define DENY_PROCESSES  4
 #define DENY_KILLS      400
-#define DENY_KEYS       64
-#define DENY_LIMITS     3
 
 
-typedef struct {
-    uint64_t                        done;
-    uint64_t                        found;
-    uint64_t                        wrong;
-    uint32_t                        stop;
-} deny_tally_t;
-
-
-static void *deny_memory(size_t size);
-static void deny_open(ratelimit_deny_cache_t *cache, size_t lines);
-static ratelimit_deny_entry_t deny_entry(uint64_t key, uint64_t limit,
-    uint64_t until);
-static void deny_add(ratelimit_deny_cache_t *cache, uint64_t key,
-    uint64_t limit, uint64_t until);
-static int deny_has(const ratelimit_deny_cache_t *cache, uint64_t key,
-    uint64_t limit, uint64_t now);
-static int deny_sound(const ratelimit_deny_entry_t *entry, uint64_t key,
-    uint64_t limit);
 static void deny_test_memory(void);
 static void deny_test_find(void);
 static void deny_test_limit(void);
 static void deny_test_forget(void);
 static void deny_test_full(void);
 static void deny_test_generation(void);
-static void deny_work(ratelimit_deny_cache_t *cache, deny_tally_t *tally);
 static pid_t deny_fork(ratelimit_deny_cache_t *cache, deny_tally_t *tally,
     int number);
 static void deny_test_kills(void);
 static void deny_test_dead_holder(void);
 static unsigned deny_half_written(const ratelimit_deny_cache_t *cache);
 static void deny_test_each_instruction(void);
-
-
-static ratelimit_lifelines_t  *deny_lifelines;
-static uint32_t                deny_me;
-
-
-static void *
-deny_memory(size_t size)
-{
-    void  *memory;
-
-    memory = mmap(NULL, size, PROT_READ|PROT_WRITE, MAP_SHARED|MAP_ANONYMOUS,
-                  -1, 0);
-    if (memory == MAP_FAILED) {
-        perror("mmap");
-        exit(2);
-    }
-
-    return memory;
-}
-
-
-static void
-deny_open(ratelimit_deny_cache_t *cache, size_t lines)
-{
-    if (!ratelimit_deny_cache_init(cache, deny_memory(lines * DENY_LINE_SIZE),
-                                   lines * DENY_LINE_SIZE, deny_lifelines, 1)
-        || cache->nlines != lines)
-    {
-        fprintf(stderr, "the cache does not open\n");
-        exit(2);
-    }
-}
-
-
-/* everything follows from key, limit and until, so that half an entry shows */
-
-static ratelimit_deny_entry_t
-deny_entry(uint64_t key, uint64_t limit, uint64_t until)
-{
-    ratelimit_deny_entry_t  entry;
-
-    memset(&entry, 0, sizeof(ratelimit_deny_entry_t));
-
-    entry.key = key;
-    entry.limit = limit;
-    entry.until = until;
-    entry.retry = until + 7 * key + limit;
-    entry.reset = entry.retry + until % 1009;
-    entry.remaining = (uint32_t) (until * 2654435761u + key);
-
-    return entry;
-}
-
-
-static void
-deny_add(ratelimit_deny_cache_t *cache, uint64_t key, uint64_t limit,
-    uint64_t until)
-{
-    ratelimit_deny_entry_t  entry;
-
-    entry = deny_entry(key, limit, until);
-
-    ratelimit_deny_cache_add(cache, &entry, DENY_NOW, deny_me);
-}
-
-
-static int
-deny_has(const ratelimit_deny_cache_t *cache, uint64_t key, uint64_t limit,
-    uint64_t now)
-{
-    ratelimit_deny_entry_t  entry;
-
-    return ratelimit_deny_cache_find(cache, key, limit, now, &entry);
-}
-
-
-static int
-deny_sound(const ratelimit_deny_entry_t *entry, uint64_t key, uint64_t limit)
-{
-    ratelimit_deny_entry_t  e;
-
-    e = deny_entry(key, limit, entry->until);
-
-    return entry->key == key && entry->limit == limit
-           && entry->retry == e.retry && entry->reset == e.reset
-           && entry->remaining == e.remaining;
-}
 
 
 static void
@@ -345,50 +230,6 @@ deny_test_generation(void)
 }
 
 
-/* random changes, and a look at what is there, until the test ends */
-
-static void
-deny_work(ratelimit_deny_cache_t *cache, deny_tally_t *tally)
-{
-    uint64_t                key, limit;
-    ratelimit_deny_entry_t  entry;
-
-    while (!__atomic_load_n(&tally->stop, __ATOMIC_RELAXED)) {
-        key = random_below(DENY_KEYS);
-        limit = random_below(DENY_LIMITS);
-
-        switch (random_below(8)) {
-
-        case 0:
-            ratelimit_deny_cache_forget(cache, key, deny_me);
-            break;
-
-        case 1:
-        case 2:
-        case 3:
-            deny_add(cache, key, limit,
-                     DENY_NOW + 1 + random_below(1000000));
-            break;
-
-        default:
-            if (!ratelimit_deny_cache_find(cache, key, limit, DENY_NOW,
-                                           &entry))
-            {
-                break;
-            }
-
-            __atomic_fetch_add(&tally->found, 1, __ATOMIC_RELAXED);
-
-            if (!deny_sound(&entry, key, limit)) {
-                __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
-            }
-        }
-
-        __atomic_fetch_add(&tally->done, 1, __ATOMIC_RELAXED);
-    }
-}
-
-
 static pid_t
 deny_fork(ratelimit_deny_cache_t *cache, deny_tally_t *tally, int number)
 {
@@ -397,6 +238,7 @@ deny_fork(ratelimit_deny_cache_t *cache, deny_tally_t *tally, int number)
     pid = fork();
 
     if (pid == 0) {
+        (void) prctl(PR_SET_PDEATHSIG, SIGKILL);   /* ends with its parent */
         deny_me = ratelimit_lifelines_take(deny_lifelines);
         random_state += (uint64_t) number * 1000003;
         deny_work(cache, tally);
@@ -571,7 +413,7 @@ deny_test_each_instruction(void)
 int
 main(int argc, char **argv)
 {
-    (void) alarm(120);   /* a hang is a failure */
+    (void) alarm(600);   /* a hang is a failure */
 
     random_start(argc, argv);
 

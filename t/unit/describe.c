@@ -141,7 +141,8 @@ describe_step(fleet_t *f, describe_t *e)
 
     /* by turns as compiled for the kind and as for all others */
 
-    f->table.instance = random_percent(50) ? f->instance : NULL;
+    f->table.instance = random_percent(50) ? f->instance
+                                           : &ratelimit_table_any;
 
     return same && ratelimit_table_decide(e->items, e->places, f->n, &clock,
                                           f->me)

@@ -1,6 +1,7 @@
 
 /*
- * A table in shared memory, and a fleet of processes that use it.
+ * A table in shared memory, and a fleet of processes that use it; or threads,
+ * as ThreadSanitizer sees only what is done in one process.
  */
 
 
@@ -8,12 +9,14 @@
 #define _FLEET_H_INCLUDED_
 
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,13 +39,32 @@ typedef struct {
     size_t                  n;
     uint32_t                me;
     uint64_t                now;      /* us */
-    unsigned                count_rejected;  /* refused requests count, too */
+    unsigned                count_rejected;   /* refused requests count, too */
     unsigned                reserves; /* requests count by their end */
     uint64_t                asked;    /* so many */
     uint64_t                secret;   /* of the next table, if not 0 */
 
     const ratelimit_instance_t  *instance;
 } fleet_t;
+
+
+typedef void (*fleet_run_pt)(fleet_t *f, int number, void *data);
+
+
+/* a process or a thread that runs a function */
+
+typedef struct {
+    fleet_t                 fleet;    /* a thread needs one of its own */
+    fleet_run_pt            run;
+    int                     number;
+    void                   *data;
+    pid_t                   pid;
+    pthread_t               thread;
+} fleet_worker_t;
+
+
+/* start threads, not processes */
+static unsigned  fleet_threads;
 
 
 static void *
@@ -170,7 +192,8 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
 
     /* by turns as compiled for the kind and as for all others */
 
-    f->table.instance = (f->asked++ % 2) ? f->instance : NULL;
+    f->table.instance = (f->asked++ % 2) ? f->instance
+                                           : &ratelimit_table_any;
 
     allowed = ratelimit_table_decide(items, places, f->n, &clock, f->me);
     ratelimit_table_describe(items, places, f->n);
@@ -206,8 +229,7 @@ fleet_random(uint64_t *seed)
 /* runs a function in a process of its own */
 
 static pid_t __attribute__((unused))
-fleet_fork(fleet_t *f, void (*run)(fleet_t *f, int number, void *data),
-    int number, void *data)
+fleet_fork(fleet_t *f, fleet_run_pt run, int number, void *data)
 {
     pid_t  pid;
 
@@ -216,6 +238,7 @@ fleet_fork(fleet_t *f, void (*run)(fleet_t *f, int number, void *data),
     pid = fork();
 
     if (pid == 0) {
+        (void) prctl(PR_SET_PDEATHSIG, SIGKILL);   /* ends with its parent */
         f->me = ratelimit_lifelines_take(f->lifelines);
         run(f, number, data);
         _exit(0);
@@ -240,6 +263,48 @@ fleet_wait(pid_t pid)
     }
 
     return status;
+}
+
+
+static void * __attribute__((unused))
+fleet_thread(void *data)
+{
+    fleet_worker_t  *w = data;
+
+    w->fleet.me = ratelimit_lifelines_take(w->fleet.lifelines);
+    w->run(&w->fleet, w->number, w->data);
+
+    return NULL;
+}
+
+
+static void __attribute__((unused))
+fleet_start(fleet_worker_t *w, fleet_t *f, fleet_run_pt run, int number,
+    void *data)
+{
+    if (!fleet_threads) {
+        w->pid = fleet_fork(f, run, number, data);
+        return;
+    }
+
+    w->fleet = *f;
+    w->run = run;
+    w->number = number;
+    w->data = data;
+
+    if (pthread_create(&w->thread, NULL, fleet_thread, w) != 0) {
+        perror("pthread_create");
+        exit(2);
+    }
+}
+
+
+/* returns 0 if it ended well */
+
+static int __attribute__((unused))
+fleet_join(fleet_worker_t *w)
+{
+    return fleet_threads ? pthread_join(w->thread, NULL) : fleet_wait(w->pid);
 }
 
 

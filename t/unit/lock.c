@@ -79,7 +79,7 @@ lock_wait_for_stopped(void)
 int
 main(void)
 {
-    (void) alarm(60);   /* a hang is a failure */
+    (void) alarm(600);   /* a hang is a failure */
 
     lock_wait_for_stopped();
 

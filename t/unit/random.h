@@ -15,7 +15,8 @@
 #include "tap.h"
 
 
-static uint64_t  random_state;
+/* a thread has numbers of its own */
+static __thread uint64_t  random_state;
 
 
 static void __attribute__((unused))

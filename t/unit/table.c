@@ -17,8 +17,9 @@ static void table_counts(ratelimit_algorithm_e algorithm, uint32_t buckets,
 static void table_two_limits(ratelimit_algorithm_e algorithm, uint32_t
     buckets);
 static void table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets);
-static void table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets);
-static void table_insist_beside(ratelimit_algorithm_e algorithm,
+static void table_count_rejected(ratelimit_algorithm_e algorithm,
+    uint32_t buckets);
+static void table_count_rejected_beside(ratelimit_algorithm_e algorithm,
     uint32_t buckets);
 static void table_flood(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_recency(ratelimit_algorithm_e algorithm, uint32_t buckets);
@@ -32,6 +33,7 @@ static void table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_sizes(void);
 static void table_many_rates(ratelimit_algorithm_e algorithm, uint32_t buckets,
     unsigned rates, unsigned periods);
+static void table_nameless(void);
 static void table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets,
     uint64_t limit, size_t size, double most);
 static void table_wide(ratelimit_algorithm_e algorithm, uint32_t buckets,
@@ -155,7 +157,7 @@ table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
 /* a client that keeps asking stays refused, one that stops is admitted */
 
 static void
-table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets)
+table_count_rejected(ratelimit_algorithm_e algorithm, uint32_t buckets)
 {
     int      i, admitted;
     fleet_t  f;
@@ -182,10 +184,10 @@ table_insist(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
-/* where another limit refuses, a request that insists counts as one */
+/* another limit refuses: with count_rejected the request is counted */
 
 static void
-table_insist_beside(ratelimit_algorithm_e algorithm, uint32_t buckets)
+table_count_rejected_beside(ratelimit_algorithm_e algorithm, uint32_t buckets)
 {
     fleet_t           f;
     ratelimit_item_t  items[FLEET_LIMITS];
@@ -241,11 +243,11 @@ table_flood(ratelimit_algorithm_e algorithm, uint32_t buckets)
     }
 
     tap_ok(refused == asked && denied == 0
-           && ratelimit_table_evicted(&f.table) > 100000,
+           && ratelimit_table_evictions(&f.table) > 100000,
            "%s buckets=%u: the offender stays refused %d of %d times while "
            "%u keys are dropped, no newcomer is refused",
            ratelimit_algorithms[algorithm]->name, buckets, refused, asked,
-           (unsigned) ratelimit_table_evicted(&f.table));
+           (unsigned) ratelimit_table_evictions(&f.table));
 }
 
 
@@ -470,7 +472,7 @@ table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets)
         f.now += RATELIMIT_SECOND;
     }
 
-    tap_ok(denied == 0 && ratelimit_table_evicted(&f.table) == 0,
+    tap_ok(denied == 0 && ratelimit_table_evictions(&f.table) == 0,
            "%s buckets=%u: 50000 keys come and run out, none is dropped early",
            ratelimit_algorithms[algorithm]->name, buckets);
 }
@@ -510,10 +512,10 @@ table_many_rates(ratelimit_algorithm_e algorithm, uint32_t buckets,
         f.now += RATELIMIT_SECOND;
     }
 
-    tap_ok(denied == 0 && ratelimit_table_evicted(&f.table) == 0,
+    tap_ok(denied == 0 && ratelimit_table_evictions(&f.table) == 0,
            "%s buckets=%u: %u rates and %u periods, %u counters dropped early",
            ratelimit_algorithms[algorithm]->name, buckets, rates, periods,
-           (unsigned) ratelimit_table_evicted(&f.table));
+           (unsigned) ratelimit_table_evictions(&f.table));
 }
 
 
@@ -543,12 +545,12 @@ table_bytes(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit,
 
     bytes = (double) size / keys;
 
-    tap_ok(ratelimit_table_evicted(&f.table) * 10000 <= keys,
+    tap_ok(ratelimit_table_evictions(&f.table) * 10000 <= keys,
            "%s buckets=%u limit=%u: %u keys in %u bytes, %.1f each, "
            "%u displaced early",
            ratelimit_algorithms[algorithm]->name, buckets, (unsigned) limit,
            (unsigned) keys, (unsigned) size, bytes,
-           (unsigned) ratelimit_table_evicted(&f.table));
+           (unsigned) ratelimit_table_evictions(&f.table));
 }
 
 
@@ -583,6 +585,37 @@ table_sizes(void)
 }
 
 
+/*
+ * A process without a name takes no lock, which would be none to the others:
+ * its rule finds no class, and a named process adds it later.
+ */
+
+static void
+table_nameless(void)
+{
+    fleet_t           f;
+    ratelimit_rule_t  rule, got;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(1, 3600);
+    rule = fleet_rule(1, 7200);
+
+    fleet_open(&f, SIZE, RATELIMIT_FIXED_WINDOW, 0);
+
+    ratelimit_table_add_rule(&f.table, &rule, 0);
+
+    tap_ok(!ratelimit_table_get_rule(&f.table, 1, &got),
+           "a process without a name does not take the lock of classes");
+
+    ratelimit_table_add_rule(&f.table, &rule, f.me);
+
+    tap_ok(ratelimit_table_get_rule(&f.table, 1, &got)
+           && got.period == rule.period,
+           "one with a name does");
+}
+
+
 int
 main(void)
 {
@@ -598,7 +631,7 @@ main(void)
         table_expiry(i, buckets);
         table_late_clock(i, buckets);
         table_uptime(i, buckets);
-        table_insist_beside(i, buckets);
+        table_count_rejected_beside(i, buckets);
     }
 
     table_counts(RATELIMIT_SLIDING_WINDOW, 1, 20);
@@ -609,6 +642,7 @@ main(void)
     table_expiry(RATELIMIT_SLIDING_WINDOW, 1);
     table_uptime(RATELIMIT_SLIDING_WINDOW, 1);
 
+    table_nameless();
     table_many_rates(RATELIMIT_FIXED_WINDOW, 0, 100, 100);
     table_many_rates(RATELIMIT_SLIDING_WINDOW, 1, 100, 100);
     table_many_rates(RATELIMIT_SLIDING_WINDOW, 10, 100, 100);
@@ -619,11 +653,11 @@ main(void)
     table_reserve(RATELIMIT_TOKEN_BUCKET);
     table_reserve(RATELIMIT_LEAKY_BUCKET);
 
-    table_insist(RATELIMIT_SLIDING_WINDOW, 1);
-    table_insist(RATELIMIT_SLIDING_WINDOW, 10);
-    table_insist(RATELIMIT_SLIDING_LOG, 0);
-    table_insist(RATELIMIT_TOKEN_BUCKET, 0);
-    table_insist(RATELIMIT_LEAKY_BUCKET, 0);
+    table_count_rejected(RATELIMIT_SLIDING_WINDOW, 1);
+    table_count_rejected(RATELIMIT_SLIDING_WINDOW, 10);
+    table_count_rejected(RATELIMIT_SLIDING_LOG, 0);
+    table_count_rejected(RATELIMIT_TOKEN_BUCKET, 0);
+    table_count_rejected(RATELIMIT_LEAKY_BUCKET, 0);
 
     table_two_periods(RATELIMIT_FIXED_WINDOW, 0);
     table_two_periods(RATELIMIT_SLIDING_WINDOW, 1);

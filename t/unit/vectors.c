@@ -57,7 +57,7 @@ static const char *vectors_cell(vectors_t *v, char **word, const char *name);
 static void vectors_act(vectors_t *v, const char *action,
     const ratelimit_clock_t *clock, uint64_t cost,
     ratelimit_verdict_t *verdict);
-static uint64_t *vectors_stamp(vectors_t *v, const char *name);
+static vectors_label_t *vectors_label(vectors_t *v, const char *name);
 static void vectors_compare(vectors_t *v, char **word,
     const ratelimit_verdict_t *verdict);
 static int vectors_same(vectors_t *v, const char *name, const char *cell,
@@ -285,14 +285,14 @@ vectors_cell(vectors_t *v, char **word, const char *name)
 }
 
 
-static uint64_t *
-vectors_stamp(vectors_t *v, const char *name)
+static vectors_label_t *
+vectors_label(vectors_t *v, const char *name)
 {
     unsigned  i;
 
     for (i = 0; i < v->labels; i++) {
         if (strcmp(v->label[i].name, name) == 0) {
-            return &v->label[i].stamp;
+            return &v->label[i];
         }
     }
 
@@ -303,7 +303,7 @@ vectors_stamp(vectors_t *v, const char *name)
     strcpy(v->label[i].name, name);
     v->labels++;
 
-    return &v->label[i].stamp;
+    return &v->label[i];
 }
 
 
@@ -311,21 +311,21 @@ static void
 vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
     uint64_t cost, ratelimit_verdict_t *verdict)
 {
-    size_t       len;
-    const char  *label;
+    size_t            len;
+    vectors_label_t  *label;
 
     len = strcspn(action, "@");
-    label = action + len;
+    label = vectors_label(v, action + len);
 
     if (strncmp(action, "give", len) == 0) {
         v->algorithm->refund(&v->shape, &v->rule, v->state, clock,
-                             *vectors_stamp(v, label), cost);
+                             label->stamp, cost);
         cost = 0;
     }
 
     if (strncmp(action, "commit", len) == 0) {
         v->algorithm->commit(&v->shape, &v->rule, v->state, clock,
-                             *vectors_stamp(v, label), cost);
+                             label->stamp, cost);
         cost = 0;
     }
 
@@ -336,16 +336,15 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
         || (strncmp(action, "take", len) == 0
             && (verdict->allowed || verdict->rebase)))
     {
-        *vectors_stamp(v, label) = verdict->stamp;
+        label->stamp = verdict->stamp;
         v->algorithm->charge(&v->shape, &v->rule, v->state, clock,
                              (verdict->allowed || *action == 'f') ? cost : 0,
                              verdict);
     }
 
     if (strncmp(action, "reserve", len) == 0 && verdict->allowed) {
-        *vectors_stamp(v, label) = v->algorithm->reserve(&v->shape, &v->rule,
-                                                         v->state, clock,
-                                                         cost);
+        label->stamp = v->algorithm->reserve(&v->shape, &v->rule, v->state,
+                                             clock, cost);
     }
 }
 
