@@ -25,17 +25,18 @@ OUT := $(abspath $(BUILD))
 
 MODULE = $(OUT)/ngx_http_ratelimit_module.so
 BINARY = $(OUT)/objs/nginx
-LUA = $(wildcard src/redis/lua/*)
-SOURCES = config ngx_http_ratelimit_module.c $(wildcard src/*/*.[ch]) $(LUA)
+EMBEDDED = $(wildcard src/redis/lua/*)
+SOURCES = config ngx_http_ratelimit_module.c $(wildcard src/*/*.[ch]) \
+    $(EMBEDDED)
 
 DEBIAN_SRC = /usr/share/nginx/src
 NGINX_DIR = $(or $(abspath $(NGINX_SRC)),$(DEBIAN_SRC))
 NGINX_H = $(NGINX_DIR)/src/core/nginx.h
 
-# hiredis: of the system, "no", or a folder that it was installed to
-RATELIMIT_HIREDIS ?=
-HIREDIS_H = /usr/include/hiredis/async.h
-export RATELIMIT_HIREDIS
+# RATELIMIT_HIREDIS: a folder that it was installed to, empty for that of the
+# system, "no"; without it "config" takes that of "make deps", if there is one
+HIREDIS = $(wildcard /usr/include/hiredis/async.h \
+    build/hiredis/lib/libhiredis.a)
 
 # what nginx is built with when it is built here
 NGINX_OPTIONS = --with-compat --with-debug --with-threads --with-pcre-jit \
@@ -87,7 +88,7 @@ $(BINARY): $(SOURCES) $(OUT)/objs/Makefile
 # in a tree of links, so that nginx's own stays untouched; configure would take
 # CFLAGS of the environment for all of them, its warnings included
 
-$(OUT)/objs/Makefile: config $(LUA) $(NGINX_H) $(OUT)/settings
+$(OUT)/objs/Makefile: config $(EMBEDDED) $(NGINX_H) $(OUT)/settings
 	@command -v $(firstword $(CC)) > /dev/null \
 	    || { echo '"$(CC)" is missing: try "make deps"' >&2; exit 1; }
 	@echo "configuring for nginx in $(NGINX_DIR)"
@@ -112,8 +113,8 @@ $(OUT)/objs/Makefile: config $(LUA) $(NGINX_H) $(OUT)/settings
 $(OUT)/settings: force
 	@mkdir -p $(OUT)
 	@new='$(NGINX_DIR) $(ADD)=$(CURDIR) $(CC) $(CFLAGS) $(LDFLAGS)'; \
-	new+=' $(NGINX_OPTIONS) hiredis=$(RATELIMIT_HIREDIS)'; \
-	new+=' $(if $(RATELIMIT_HIREDIS),,$(wildcard $(HIREDIS_H)))'; \
+	new+=' $(NGINX_OPTIONS) $(origin RATELIMIT_HIREDIS)'; \
+	new+=' $(or $(RATELIMIT_HIREDIS),$(HIREDIS))'; \
 	new+=' $(SOURCES)'; \
 	[ "$$new" = "$$(cat $@ 2> /dev/null)" ] || echo "$$new" > $@
 

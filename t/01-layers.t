@@ -38,9 +38,15 @@ my $system = qr/^<(?:sys\/)?[a-z]+\.h>$/;
 
 my %ONLY = (
     '<pthread.h>' => 'src/table/ratelimit_lock.c',
-    '<hiredis/async.h>' => 'src/redis/ngx_http_ratelimit_redis_connection.c',
-    '<hiredis/hiredis.h>' => 'src/redis/ngx_http_ratelimit_redis_connection.c',
+    '<hiredis/async.h>' => 'src/redis/ngx_http_ratelimit_redis_connection.h',
+    '<hiredis/hiredis.h>' => 'src/redis/ngx_http_ratelimit_redis_connection.h',
+    '<hiredis/sds.h>' => 'src/redis/ngx_http_ratelimit_redis_tls.c',
 );
+
+
+# the files that may reach hiredis, through whatever headers
+
+my $HIREDIS = qr/_redis_(?:connection|greeting|message|tls|reader)\.[ch]$/;
 
 
 subtest 'the checks can fail' => sub {
@@ -58,6 +64,10 @@ subtest 'the checks can fail' => sub {
         'src/http/ngx_http_ratelimit_i.c' =>
             "#include \"core/ratelimit_a.h\"\n"
             . "#include \"store/ngx_http_ratelimit_c.h\"\n",
+        'src/redis/ngx_http_ratelimit_redis_connection.h' =>
+            "#include <ngx_config.h>\n#include <hiredis/async.h>\n",
+        'src/redis/ngx_http_ratelimit_redis_store.c' =>
+            "#include \"redis/ngx_http_ratelimit_redis_connection.h\"\n",
     );
 
     local $MAY{http} = [qw(core store http)];
@@ -69,6 +79,7 @@ subtest 'the checks can fail' => sub {
         'src/core/ratelimit_g.c' => qr/<sys\/mman.h> is not for/,
         'src/table/ratelimit_h.c' => qr/<pthread.h> is for/,
         'src/http/ngx_http_ratelimit_i.c' => qr/before <ngx_config.h>/,
+        'src/redis/ngx_http_ratelimit_redis_store.c' => qr/reaches <hiredis/,
     );
 
     for my $file (sort keys %tree) {
@@ -158,6 +169,9 @@ sub findings {
         push @findings, "reaches the layer " . layer($header) . " by $header"
             if !$may{layer($header)};
     }
+
+    push @findings, map { "reaches $_" } grep { /^<hiredis/ } @order
+        if $file !~ $HIREDIS;
 
     for my $include (includes($tree->{$file})) {
         next if $include =~ /^"/;

@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 
-# Every recipe of docs/recipes.md and every docs/examples/*.conf runs in a real
-# nginx, and what a client sees is what the page shows: the commands of its
-# "console" blocks are run unchanged, and their output is compared.
+# Every recipe of docs/recipes.md, each section of docs/operations.md that has
+# commands, and every docs/examples/*.conf runs in a real nginx, and what a
+# client sees is what the page shows: the commands of its "console" blocks are
+# run unchanged, and their output is compared.
 #
 # Left out on the page, and here, are fields of nginx itself, as Server and
 # Date.  Times, in seconds, may differ a little.  The port is a free one.
@@ -13,6 +14,7 @@ use warnings;
 use Test::More;
 
 use lib 't/lib';
+use Certificates;
 use Gateway;
 use Page;
 use RedisServer;
@@ -22,6 +24,7 @@ my @recipes = @{$page->{sections}};
 my ($service) = Page::blocks($page->{intro}, 'nginx');
 my ($words) = Page::blocks($page->{intro}, 'sh');
 my %run;
+our $files = '';
 
 BAIL_OUT('the page has no service') if !$service;
 BAIL_OUT('the page has no words for the shell') if !$words;
@@ -35,10 +38,22 @@ for my $recipe (@recipes) {
     subtest $recipe->{title} => sub { try($recipe) };
 }
 
+my @operations = grep { @{$_->{console}} }
+                 @{Page->new('docs/operations.md')->{sections}};
+
+is_deeply([map { $_->{title} } @operations],
+          ['Watching', 'Unlocking a client', 'Access to the API'],
+          'there are sections for operators');
+
+for my $section (@operations) {
+    subtest $section->{title} => sub { try($section) };
+}
+
 subtest 'quickstart.conf' => \&quickstart;
 subtest 'api.conf' => \&api;
+subtest 'redis-tls.conf' => \&redis_tls;
 
-is_deeply([sort keys %run], [sort(map { s{.*/}{}r } glob 'docs/examples/*')],
+is_deeply([sort keys %run], [sort(map { s{.*/}{}r } glob 'docs/examples/*.conf')],
           'all examples were run');
 
 done_testing();
@@ -149,6 +164,52 @@ sub api {
     is_deeply([grep { /RateLimit/ } @head], [], 'no limit inside');
 
     is($gateway->complaints, '', 'nothing is wrong with nginx');
+}
+
+
+sub redis_tls {
+    my $made = Certificates->new;
+
+    $made->issue('redis', names => 'DNS:redis.example.com');
+    $made->issue('gateway');
+
+    my $redis = RedisServer->start(tls => "$made->{dir}/redis",
+                                   '--tls-auth-clients' => 'yes');
+
+    local $files = "$made->{dir}/";
+    decided_by_redis('redis-tls.conf', 6379 => $redis->{tls_port});
+}
+
+
+# by gateways whose servers have other ports
+
+sub decided_by_redis {
+    my ($name, %port) = @_;
+
+    $run{$name} = 1;
+
+    my $conf = Page::slurp("docs/examples/$name");
+    my $n = $conf =~ s{(rediss?://127\.0\.0\.1):(\d+)}{$1:$port{$2}}g;
+
+    $conf =~ s/(ssl_(?:ca|certificate|certificate_key)=)/$1$files/g;
+
+    is($n, keys %port, 'all servers have a place');
+    $conf =~ s/timeout=50ms/timeout=5s/;
+
+    my @gateways = map { gateway($conf) } 1 .. 2;
+
+    for my $gateway (@gateways) {
+        is(statuses($gateway, '/[1-25]', '-H "X-API-Key: 4711"'), '25x200',
+           'half of the limit');
+    }
+
+    for my $gateway (@gateways) {
+        my @head = look($gateway, '/', '-H "X-API-Key: 4711"');
+
+        is($head[0], 'HTTP/1.1 429 Too Many Requests', 'nothing is left');
+        ok(scalar(grep { $_ eq 'X-Decided-By: redis' } @head), 'by Redis');
+        is($gateway->complaints, '', 'nothing is wrong with nginx');
+    }
 }
 
 

@@ -2,8 +2,8 @@
 
 # The module builds with gcc and clang, against Debian's nginx, against a
 # source tree, and as a part of nginx, under nginx's own flags, which turn
-# every warning into an error; and with hiredis of Debian, a newer one, or
-# none.  What is built once stays in build/.
+# every warning into an error; and with hiredis of the system, the one that
+# "make deps" builds for TLS, or none.  What is built once stays in build/.
 
 use strict;
 use warnings;
@@ -20,6 +20,7 @@ use RedisServer;
 my $root = getcwd();
 my $build = "$root/build";
 my $so = 'ngx_http_ratelimit_module.so';
+my $tls = 'ratelimit_redis main rediss://127.0.0.1;';
 
 # of the make that runs the tests
 delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS LDFLAGS
@@ -31,7 +32,10 @@ $ENV{LC_ALL} = 'C';
 
 my $copy = copy_tree();
 
-subtest 'gcc' => sub { compiler('gcc', "make -C $copy", "$copy/build") };
+subtest 'gcc' => sub {
+    system_hiredis("$copy/build/$so",
+                   compiler('gcc', "make -C $copy", "$copy/build"));
+};
 subtest 'clang' => sub { compiler('clang', 'make BUILD=build/clang',
                                   "$build/clang") };
 
@@ -82,10 +86,15 @@ subtest 'a source tree' => sub {
 
 subtest 'a part of nginx' => sub {
     source();
+    hiredis_source();
 
     builds('make static NGINX_OPTIONS= CFLAGS=', 'statically');
     warnings_are_errors("$build/static");
     loads("$build/static/objs/nginx");
+
+    like(refuses("$build/static/objs/nginx", '', $tls),
+         qr/: rediss:\/\/ needs an nginx that was built with "--with-http_ssl/,
+         'without TLS, where nginx has none');
 };
 
 subtest 'without hiredis' => sub {
@@ -99,13 +108,14 @@ subtest 'without hiredis' => sub {
     is(join('', grep { /\bredis[A-Z]/ } `nm -D $module`), '',
        'nothing of hiredis is needed');
 
-    my $error = refuses($module, 'ratelimit_redis main redis://127.0.0.1;');
+    my $error = refuses('nginx', $module,
+                        'ratelimit_redis main redis://127.0.0.1;');
 
     like($error, qr/"ratelimit_redis" directive needs a module that was built/,
          'the directive says so');
 
-    $error = refuses($module, 'ratelimit_zone $arg_a zone=x:1m rate=1r/s '
-                              . 'redis=main;');
+    $error = refuses('nginx', $module,
+                     'ratelimit_zone $arg_a zone=x:1m rate=1r/s redis=main;');
 
     like($error, qr/unknown redis "main" in "ratelimit_zone" directive/,
          'and there is no Redis for a zone');
@@ -113,25 +123,48 @@ subtest 'without hiredis' => sub {
     limits($module, '');
 };
 
-subtest 'a newer hiredis' => sub {
-    my $hiredis = "$build/hiredis";
-    my ($rc, $text) = command(".ci/hiredis-source $hiredis");
+subtest 'hiredis of make deps' => sub {
+    my $own = "$copy/build/hiredis";
 
-    is($rc, 0, 'its source') or diag($text);
-    like(slurp("$hiredis/include/hiredis/hiredis.h"),
+    # as without a network
+
+    make_path("$copy/bin");
+    spew("$copy/bin/apt-get", "#!/bin/sh\nexit 1\n");
+    chmod(0755, "$copy/bin/apt-get");
+    remove_tree($own);
+
+    my ($rc, $text) = command("PATH=$copy/bin:\$PATH make -C $copy deps");
+
+    is($rc, 0, 'if it can not be built') or diag($text);
+    like($text, qr/cannot build hiredis, so there will be no TLS/, 'told so');
+
+    hiredis_source();
+    like(slurp("$build/hiredis/include/hiredis/hiredis.h"),
          qr/^#define HIREDIS_MAJOR 1$/m, 'of version 1');
+    is_deeply([glob("$build/hiredis/lib/*.so*")], [], 'static');
 
-    builds("make BUILD=build/newer RATELIMIT_HIREDIS=$hiredis", 'with it');
+    command("cp -a $build/hiredis $own");
+    ($rc, $text) = command("PATH=$copy/bin:\$PATH make -C $copy deps");
+    is($rc, 0, 'there is nothing more to do') or diag($text);
 
-    my $module = "$build/newer/$so";
+    copy_tree();
+    $text = builds("make -C $copy CC=gcc", 'with it');
+    like($text, qr/^configuring/m, 'which is noticed');
+
+    my $module = "$copy/build/$so";
 
     exports($module);
     is(join('', grep { /hiredis/ } `ldd $module`), '', 'it is a part of it');
+
+    ($rc, $text) = try('nginx', $module, $tls);
+    is($rc, 0, 'TLS') or diag($text);
 
     my $redis = RedisServer->start;
 
     limits($module, "redis://127.0.0.1:$redis->{port}");
     is(scalar(my @keys = $redis->keys), 1, 'counted in Redis');
+
+    remove_tree($own, "$copy/bin");
 };
 
 subtest 'symbols' => sub {
@@ -178,7 +211,7 @@ END
     chmod(0755, "$build/none/cc");
 
     ($rc, $text) = command("make BUILD=build/none CC=$build/none/cc "
-                           . "$build/none/objs/Makefile");
+                           . "RATELIMIT_HIREDIS= $build/none/objs/Makefile");
 
     is($rc, 0, 'without any hiredis there is a module');
     like($text, qr/without Redis.* no hiredis.*install libhiredis-dev/s,
@@ -201,12 +234,34 @@ done_testing();
 sub compiler {
     my ($cc, $make, $dir) = @_;
 
-    builds("$make CC=$cc", $cc);
+    my $text = builds("$make CC=$cc", $cc);
+
     warnings_are_errors($dir);
     loads('nginx', "$dir/$so");
 
     like(slurp("$dir/objs/Makefile"), qr/^CC =\s+$cc$/m,
          'was the compiler');
+
+    return $text;
+}
+
+
+# the copy has none of its own; what has no TLS says so
+
+sub system_hiredis {
+    my ($module, $text) = @_;
+
+    my $old = slurp('/usr/include/hiredis/hiredis.h')
+              =~ /^#define HIREDIS_MAJOR 0$/m;
+
+    like(join('', `ldd $module`), qr/libhiredis\.so/, 'hiredis of the system');
+
+    my ($rc, $said) = try('nginx', $module, $tls);
+    my ($line) = $text =~ m{^ +(rediss:// needs hiredis 1.0 .*make deps.*)}m;
+
+    is($rc, $old ? 1 : 0, 'TLS, if it can');
+    is(defined $line, $old, 'make says in a line what to do');
+    like($said, qr/: \Q$line\E in /, 'and nginx says the same') if $old;
 }
 
 
@@ -235,6 +290,29 @@ sub warnings_are_errors {
 sub loads {
     my ($nginx, $module) = @_;
 
+    my ($rc, $text) = try($nginx, $module,
+                          "include $root/docs/examples/quickstart.conf;");
+
+    is($rc, 0, 'nginx loads it') or diag($text);
+}
+
+
+# what nginx -t says of a directive
+
+sub refuses {
+    my ($nginx, $module, $directive) = @_;
+
+    my ($rc, $text) = try($nginx, $module, $directive);
+
+    is($rc, 1, "nginx refuses $directive");
+
+    return $text;
+}
+
+
+sub try {
+    my ($nginx, $module, $directives) = @_;
+
     my $dir = "$build/load";
     my $load = $module ? "load_module $module;" : '';
     my $paths = join ' ', map { "${_}_temp_path $_;" }
@@ -248,35 +326,15 @@ events { }
 http {
     access_log off;
     $paths
-    include $root/docs/examples/quickstart.conf;
+    $directives
 }
 END
 
-    my ($rc, $text) = command("$nginx -t -p $dir -e stderr -c nginx.conf");
-
-    is($rc, 0, 'nginx loads it') or diag($text);
+    my @result = command("$nginx -t -p $dir -e stderr -c nginx.conf");
 
     remove_tree($dir);
-}
 
-
-# what nginx -t says of a directive
-
-sub refuses {
-    my ($module, $directive) = @_;
-
-    my $dir = "$build/load";
-
-    make_path($dir);
-    spew("$dir/nginx.conf", "load_module $module;\npid nginx.pid;\n"
-                            . "events { }\nhttp { $directive }\n");
-
-    my ($rc, $text) = command("nginx -t -p $dir -e stderr -c nginx.conf");
-
-    is($rc, 1, "nginx refuses $directive");
-    remove_tree($dir);
-
-    return $text;
+    return @result;
 }
 
 
@@ -330,6 +388,13 @@ sub source {
     is($rc, 0, "nginx's source") or diag($text);
 
     return $source;
+}
+
+
+sub hiredis_source {
+    my ($rc, $text) = command(".ci/hiredis-source $build/hiredis");
+
+    is($rc, 0, 'the source of hiredis') or diag($text);
 }
 
 

@@ -19,7 +19,8 @@ my @flags = (qw(-std=gnu99 -O1 -g -Wall -Wextra -Werror -Isrc
                 -fno-sanitize-recover=all -fno-omit-frame-pointer),
              '-fsanitize=address,undefined');
 
-my @sources = (glob('src/core/*.c'), 'src/redis/ratelimit_url.c');
+my @sources = (glob('src/core/ratelimit_*.c'),
+               'src/redis/ratelimit_url.c');
 my @drivers = map { m{([^/]+)\.c$} } glob('t/fuzz/ratelimit_*.c');
 
 BAIL_OUT('run me from the root of the repository') if !@sources;

@@ -14,6 +14,7 @@ use POSIX qw(mkfifo);
 use Test::More;
 
 use lib 't/lib';
+use Certificates;
 use Configuration;
 use Gateway;
 use RedisServer;
@@ -28,7 +29,7 @@ my $server = "server { listen unix:$dir/socket;";
 # all that nginx has said so far
 my $said = '';
 
-my $begin = 'must begin with "redis://" or "unix:/"';
+my $begin = 'must begin with "redis://", "rediss://" or "unix:/"';
 my $missing = 'the host is missing';
 my $host = 'the host has a character that is not allowed';
 my $ipv4 = 'the host is not an IPv4 address';
@@ -98,8 +99,8 @@ my @urls = (
     ['unix:/' . 'x' x 107,          undef,
                         'the path of the socket is too long'],
     ['redis://' . 'x' x 254,        undef, 'the host is too long'],
-    ['rediss://h',                  undef, "TLS $later"],
-    ["rediss://:$secret\@h",        'rediss://***@h', "TLS $later"],
+    ['rediss://',                   undef, $missing],
+    ["rediss://:$secret\@h:x",      'rediss://***@h:x', $port],
 );
 
 my @parameters = (
@@ -142,7 +143,9 @@ subtest 'hosts' => sub {
 
 subtest 'parameters' => sub {
     my $known = must_be(qw(timeout= connect_timeout= connections=
-                           password_file= prefix=));
+                           password_file= prefix= ssl_ca=
+                           ssl_certificate= ssl_certificate_key= ssl_name=
+                           ssl_verify= ssl_protocols= ssl_ciphers=));
 
     for my $case (@parameters) {
         my ($text, $reason) = @$case;
@@ -154,7 +157,7 @@ subtest 'parameters' => sub {
     }
 
     for my $unknown ('foo', 'foo=1', 'Timeout=5ms', 'timeout', 'prefix', 'off',
-                     '=5', 'redis=x', 'cluster=x', 'clusters', 'sentinel',
+                     '=5', 'redis=x',
                      'ssl_x=1', 'h')
     {
         bad("$d main redis://127.0.0.1 $unknown;", "unknown $unknown",
@@ -170,15 +173,10 @@ subtest 'parameters' => sub {
     bad("$d main redis://127.0.0.1 password=$secret;", 'a password',
         qq(invalid parameter "password=***" in "$d" directive: $known));
 
-    for my $text (qw(cluster sentinel=m sentinel= ssl_ca=x ssl_certificate=x
-                     ssl_certificate_key=x ssl_name=x ssl_verify=off))
-    {
-        bad("$d main redis://127.0.0.1 redis://g $text;", $text,
-            qq(invalid parameter "$text" in "$d" directive: $later));
-    }
-
     for my $twice (qw(timeout=5ms connect_timeout=5ms connections=5 prefix=x
-                      password_file=x))
+                      password_file=x ssl_ca=x
+                      ssl_certificate=x ssl_certificate_key=x ssl_name=x
+                      ssl_verify=off ssl_protocols=x ssl_ciphers=x))
     {
         bad("$d main redis://127.0.0.1 $twice $twice;", "$twice twice",
             qq(invalid parameter "$twice" in "$d" directive: is duplicate));
@@ -280,6 +278,87 @@ subtest 'password files' => sub {
     good("$d main redis://alice\@127.0.0.1 password_file=password;",
          'with a user');
     good("$d main unix:/r password_file=password;", 'of a socket');
+};
+
+subtest 'TLS' => sub {
+    my $made = Certificates->new;
+    my $in = $made->{dir};
+    my $h = "$d main rediss://127.0.0.1";
+    my $gone = 'cannot be read (2: No such file or directory)';
+
+    $made->issue($_) for qw(a b);
+    write_file("$in/text", "no certificate\n");
+    write_file("$in/cut.pem", substr(Gateway::slurp("$in/a.pem"), 0, 200));
+    write_file("$in/bad.pem", Gateway::slurp("$in/a.pem") =~ s/^M.{20}/$&AAAA/mr);
+    mkfifo("$in/fifo", 0600) or die "mkfifo: $!";
+    system("openssl ec -in $in/a.key -out $in/locked.key -aes128"
+           . ' -passout pass:x 2> /dev/null') == 0 or die 'no encrypted key';
+
+    for my $text (qw(ssl_ca=x ssl_certificate=x ssl_certificate_key=x
+                     ssl_name=x ssl_verify=off ssl_protocols=x ssl_ciphers=x))
+    {
+        for my $url ('redis://127.0.0.1', 'unix:/r') {
+            bad("$d main $url $text;", "$url $text",
+                qq(invalid parameter "$text" in "$d" directive: needs a URL )
+                . 'that begins with "rediss://"');
+        }
+    }
+
+    my $protocol = must_be(qw(TLSv1 TLSv1.1 TLSv1.2 TLSv1.3));
+    my $pair = "ssl_certificate=$in/%s ssl_certificate_key=$in/%s";
+
+    # what is written, what of it is to blame, and why; with OpenSSL's words
+
+    for my $case (
+        ['ssl_ca=', 'ssl_ca=', 'must not be empty'],
+        ['ssl_ca=$arg_a', 'ssl_ca=$arg_a', 'must not contain variables'],
+        ['ssl_ca=none', "ssl_ca=$dir/none", $gone],
+        ["ssl_ca=$in", "ssl_ca=$in", 'is not a regular file'],
+        ["ssl_ca=$in/fifo", "ssl_ca=$in/fifo", 'is not a regular file'],
+        ["ssl_ca=$in/text", "ssl_ca=$in/text", 'has no certificate', 1],
+        ["ssl_ca=$in/cut.pem", "ssl_ca=$in/cut.pem", 'has no certificate', 1],
+        ["ssl_ca=$in/ca.pem ssl_verify=off", "ssl_ca=$in/ca.pem",
+         'conflicts with "ssl_verify=off"'],
+        ['ssl_verify=yes', 'ssl_verify=yes', 'must be "on" or "off"'],
+        ['ssl_name=a:b', 'ssl_name=a:b', 'must be a host name or an address'],
+        ['ssl_name=a/b', 'ssl_name=a/b', 'must be a host name or an address'],
+        ['ssl_name=' . 'x' x 254, 'ssl_name=' . 'x' x 254, 'is too long'],
+        ['ssl_protocols=TLSv1.4', 'ssl_protocols=TLSv1.4', $protocol],
+        ['ssl_protocols=SSLv3', 'ssl_protocols=SSLv3', $protocol],
+        ['ssl_protocols=TLSv1.2,', 'ssl_protocols=TLSv1.2,', $protocol],
+        ['ssl_ciphers=x', 'ssl_ciphers=x', 'there is no such cipher', 1],
+        ["ssl_certificate=$in/a.pem", "ssl_certificate=$in/a.pem",
+         'needs "ssl_certificate_key="'],
+        ["ssl_certificate_key=$in/a.key", "ssl_certificate_key=$in/a.key",
+         'needs "ssl_certificate="'],
+        [sprintf($pair, 'none', 'a.key'), "ssl_certificate=$in/none", $gone],
+        [sprintf($pair, 'a.pem', 'none'), "ssl_certificate_key=$in/none",
+         $gone],
+        [sprintf($pair, 'text', 'a.key'), "ssl_certificate=$in/text",
+         'has no certificate', 1],
+        [sprintf($pair, 'bad.pem', 'a.key'), "ssl_certificate=$in/bad.pem",
+         'has no certificate', 1],
+        [sprintf($pair, 'a.pem', 'text'), "ssl_certificate_key=$in/text",
+         'has no private key', 1],
+        [sprintf($pair, 'a.pem', 'b.key'), "ssl_certificate_key=$in/b.key",
+         'is not the key of the certificate', 1],
+        [sprintf($pair, 'a.pem', 'locked.key'),
+         "ssl_certificate_key=$in/locked.key",
+         'is encrypted, which is not supported', 1],
+    ) {
+        my ($text, $shown, $reason, $openssl) = @$case;
+
+        bad("$h $text;", $text,
+            qq(invalid parameter "$shown" in "$d" directive: $reason),
+            $openssl);
+    }
+
+    good("$h $_;", $_)
+        for '', 'ssl_verify=off', 'ssl_verify=on', "ssl_ca=$in/ca.pem",
+            'ssl_name=redis.example.com', 'ssl_name=::1', 'ssl_name=192.0.2.1',
+            'ssl_protocols=TLSv1.3', '"ssl_protocols=TLSv1.2 TLSv1.3"',
+            'ssl_protocols=TLSv1,TLSv1.1,TLSv1.2', 'ssl_ciphers=HIGH:!aNULL',
+            sprintf($pair, 'a.pem', 'a.key');
 };
 
 subtest 'zones' => sub {
@@ -430,12 +509,18 @@ subtest 'secrets' => sub {
 done_testing();
 
 
+# what OpenSSL adds is its own affair
+
 sub bad {
-    my ($text, $name, $message) = @_;
+    my ($text, $name, $message, $openssl) = @_;
 
     my $blame = write_http($text);
+    my $heard = listen_to();
 
-    is(listen_to(), refused($message, "$conf:$blame"), $name);
+    $heard =~ s/ \(SSL: error:.*\)$/ OPENSSL/m;
+
+    is($heard, refused($message, "$conf:$blame" . ($openssl ? ' OPENSSL' : '')),
+       $name);
 }
 
 

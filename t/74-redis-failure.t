@@ -20,7 +20,7 @@ use ScriptedRedis;
 
 use constant LIMIT => 10;       # of each key
 use constant TIMEOUT => 0.5;    # seconds
-use constant SLACK => 0.45;     # this machine has other things to do
+use constant SLACK => 1;        # this machine has other things to do
 
 my $redis = RedisServer->start('--busy-reply-threshold' => 20);
 my $spare = RedisServer->start;
@@ -85,7 +85,7 @@ my %changes = (
     'stuck-in-the-bulk' => sub { substr bulk($_[0]), 0, 20 },
     'too-slow' => sub { map { ($_, ['wait', 0.02]) }
                         split //, bulk($_[0]) },
-    late => sub { (['wait', 2 * TIMEOUT], bulk($_[0])) },
+    late => sub { (['wait', 4 * TIMEOUT], bulk($_[0])) },
 );
 
 my $scripted = ScriptedRedis->start(upstream => $redis, parts => parts());
@@ -251,11 +251,15 @@ sub parts {
         };
     }
 
+    # a reply to what was not asked would be taken for that of the first command
+
+    my $asked = sub { return $_[0][0] eq 'CONNECT' ? () : $_[1] };
+
     return {
         %all,
         'garbage-first' => sub { return "hello\r\n" },
         'garbage-always' => sub { return "+OK\r\n+OK\r\n" },
-        'errors-always' => sub { return "-ERR no\r\n" },
+        'errors-always' => sub { return $asked->($_[0], "-ERR no\r\n") },
         'one-too-many' => sub { return $_[1] && "$_[1]+OK\r\n" },
         'the-same-again' => sub { return $_[1] x 2 },
         'slow' => sub { return map { ($_, ['wait', 0.0005]) }
@@ -648,7 +652,7 @@ sub not_twice {
         $scripted->play($part);
         is(told(answers("/scripted/local?k=once-$part", 1)),
            '1 x 200 PASSED local', "$part: a reply is lost");
-        is(scalar(grep { /^EVAL/ } $scripted->seen), 1, 'asked once');
+        is($scripted->asked("once-$part"), 1, 'asked once');
 
         $scripted->play('honest');
         well('scripted');

@@ -192,6 +192,7 @@ sub post_action {
     sleep(0.3);
     honest();
     logged('/left?k=left', 1);
+    logged('/late ', 1);
 
     my $log = Gateway::slurp("$gateway->{dir}/logs/access.log");
 

@@ -41,7 +41,7 @@ my %limit = (
     soft => 'soft=40% cost=$arg_c',
     elastic => 'elastic=60% soft=20%',
     rejected => 'rejected=count',
-    insist => 'rejected=count cost=$arg_c soft=20%',
+    rejected_cost => 'rejected=count cost=$arg_c soft=20%',
     named => 'name=named rate=6r/d',
     count => 'count=401,5xx',
 );

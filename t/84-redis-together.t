@@ -107,11 +107,11 @@ END
 ratelimit zone=one name=second;
 ratelimit zone=two name=second rate=2r/d;
 END2
-    push @locations, '/insist' => <<'END', '/look' => <<'END2';
-ratelimit zone=one name=insist rejected=count;
+    push @locations, '/rejected' => <<'END', '/look' => <<'END2';
+ratelimit zone=one name=rejected rejected=count;
 ratelimit zone=two name=second rate=2r/d;
 END
-ratelimit zone=one name=insist cost=0;
+ratelimit zone=one name=rejected cost=0;
 END2
     my $gateway = gateway(<<"END", @locations);
 ratelimit_redis one redis://127.0.0.1:$scripted[0]{port} timeout=5s;
@@ -136,7 +136,7 @@ END
                'at the cost of next to nothing');
     }
 
-    $clients->ask('GET /insist?k=k') for 1 .. 3;
+    $clients->ask('GET /rejected?k=k') for 1 .. 3;
     Gateway::await(sub {
         my $look = $clients->ask('GET /look?k=k');
 
@@ -262,7 +262,7 @@ END
 
     is(join(' ', map { $_->{status} }
                      $clients->series((['GET /?k=counted']) x 5)),
-       '200 200 429 429 429', 'three ask, two are known');
+       '200 200 429 429 429', 'two ask, three are known');
 
     $scripted->play('silent');
     Clients::await_answers(5, map { $clients->send("GET /?k=$_") } 1 .. 5);
@@ -289,9 +289,13 @@ END
     my ($told) = reverse grep { / \d+ commands, / }
                  split /^/, Gateway::slurp("$gateway->{dir}/logs/info.log");
 
-    like($told, qr/"main":\ (?:13|14)\ commands,\ 5\ timeouts,\ 3\ errors,
+    # questions for resets are commands, too; until one has been answered, known
+    # refusals are asked for
+
+    like($told, qr/"main":\ 1[2-9]\ commands,\ 5\ timeouts,\ 3\ errors,
                    \ 2\ changes\ of\ state,\ $without\ fallbacks,
-                   \ 2\ refusals\ from\ the\ deny\ cache/x, 'all is counted');
+                   \ [1-3]\ refusals\ from\ the\ deny\ cache/x,
+         'all is counted');
 }
 
 
@@ -348,19 +352,31 @@ ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=5s;
 ratelimit_zone \$arg_k zone=late:1m rate=1r/2s algorithm=sliding_log redis=main;
 END
     my $clients = Clients->new($gateway->{port});
+    my ($first, $request, @statuses, @seen);
 
-    is($clients->ask('GET /?k=a')->{status}, 200, 'the first one passes');
+    # on a busy machine a memory may be too old before the third one
 
-    my $first = time;
+    for my $key ('a' .. 't') {
+        $request = "GET /?k=$key";
+        $scripted->play('honest');
 
-    $scripted->play('late');
-    is($clients->ask('GET /?k=a')->{status}, 429, 'the second one does not');
-    $scripted->play('honest');
-    is($clients->ask('GET /?k=a')->{status}, 429, 'nor does the third one');
-    is_deeply([$scripted->seen], [], 'for which Redis is not asked');
+        @statuses = $clients->ask($request)->{status};
+        $first = time;
+
+        $scripted->play('late');
+        push @statuses, $clients->ask($request)->{status};
+        $scripted->play('honest');
+        push @statuses, $clients->ask($request)->{status};
+
+        @seen = $scripted->seen;
+        last if !@seen;
+    }
+
+    is("@statuses", '200 429 429', 'two of three are refused');
+    is_deeply(\@seen, [], 'the last one without a question to Redis');
 
     sleep max(0, $first + 2.1 - time);
-    is($clients->ask('GET /?k=a')->{status}, 200, 'until its time has come');
+    is($clients->ask($request)->{status}, 200, 'until its time has come');
 }
 
 
@@ -375,13 +391,14 @@ ratelimit_redis other redis://127.0.0.1:$other->{port} timeout=5s;
 ratelimit_zone \$arg_k zone=one:1m rate=1r/d redis=main;
 ratelimit_zone \$arg_k zone=two:1m rate=1r/d redis=main;
 ratelimit_zone \$arg_k zone=three:1m rate=1r/d redis=main;
-ratelimit_zone \$uri zone=none:1m rate=1r/d redis=other;
+ratelimit_zone \$uri zone=none:1m rate=2r/d redis=other;
 END
         '/one' => 'ratelimit zone=one;',
         '/two' => 'ratelimit zone=two;',
         '/three' => 'ratelimit zone=three;',
-        '/stores' => 'ratelimit zone=two; ratelimit zone=none;',
-        '/stages' => 'ratelimit zone=three; ratelimit zone=none after_auth;',
+        '/stores' => 'ratelimit zone=two; ratelimit zone=none cost=$arg_c;',
+        '/stages' => 'ratelimit zone=three;
+                      ratelimit zone=none cost=$arg_c after_auth;',
         '/count' => 'ratelimit zone=one count=401; proxy_pass http://127.0.0.1:'
                     . $backend->sockport . ';',
     );
@@ -391,11 +408,11 @@ END
     for (['/stores' => 'two'], ['/stages' => 'three']) {
         my ($held, $zone) = @$_;
 
-        is($clients->ask("GET $held?k=first")->{status}, 200,
-           "$held: nothing is left of one limit");
+        is($clients->ask("GET $held?k=first&c=1")->{status}, 200,
+           "$held: too little is left of one limit");
         $other->play('hold');
 
-        my $client = $clients->send("GET $held?k=given");
+        my $client = $clients->send("GET $held?k=given&c=2");
 
         Gateway::await(sub { grep { /{2:given}:$zone:/ } $redis->keys },
                        'a charge');
@@ -437,7 +454,7 @@ ratelimit_zone \$arg_k zone=never:1m rate=3r/m redis=main;
 END
     my $clients = Clients->new($gateway->{port});
 
-    for my $asked (1, 0) {
+    my $asked = sub {
         $redis->forget_calls;
 
         my $answer = $clients->ask('GET /?k=a');
@@ -445,9 +462,12 @@ END
         is($answer->{status}, 429, 'refused');
         cmp_ok($answer->{field}{'x-ratelimit-reset'}, '<=', 60,
                'until it is whole it takes no longer than a period');
-        is($redis->calls('eval') + $redis->calls('evalsha') > 0, !!$asked,
-           'Redis is asked once');
-    }
+
+        return $redis->calls('eval') + $redis->calls('evalsha');
+    };
+
+    cmp_ok($asked->(), '>', 0, 'Redis is asked');
+    Gateway::await(sub { !$asked->() }, 'a refusal that is known');
 }
 
 
@@ -459,7 +479,8 @@ sub long_delay {
         long => sub {
             my ($command, $reply) = @_;
             return $command->[0] !~ /^EVAL/ ? $reply
-                   : '$' . length($verdict) . "\r\n$verdict\r\n";
+                   : '$' . length($command->[-1] . $verdict) . "\r\n"
+                     . "$command->[-1]$verdict\r\n";
         },
         array => sub { return $_[0][0] =~ /^EVAL/ ? "*1\r\n+a\r\n" : $_[1] },
     });
@@ -483,13 +504,13 @@ END
 }
 
 
-# the stamp, which ends an argument, is for refunds
+# the stamp, which ends an argument before the echo, is for refunds
 
 sub nothing_else {
     my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
         careful => sub {
             my ($command, $reply) = @_;
-            return $command->[0] !~ /^EVAL/ || $command->[-1] =~ /\0{8}\z/
+            return $command->[0] !~ /^EVAL/ || $command->[-2] =~ /\0{8}\z/
                    ? $reply : "-ERR what is that?\r\n";
         },
     });

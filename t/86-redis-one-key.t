@@ -50,6 +50,7 @@ sub config {
         '/open' => 'ratelimit zone=open;',
         '/open/look' => 'ratelimit zone=open cost=0;',
         '/probe' => 'ratelimit zone=probe;',
+        '/one' => 'ratelimit zone=one;',
     );
     my $http = <<"END";
 add_header X-Status \$ratelimit_status always;
@@ -57,6 +58,7 @@ add_header X-Backend \$ratelimit_backend always;
 ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
 ratelimit_zone \$arg_k zone=open:1m rate=1000r/d redis=main fail=open;
 ratelimit_zone \$arg_k zone=probe:1m rate=1000000r/h redis=main;
+ratelimit_zone \$arg_k zone=one:1m rate=1r/d redis=main;
 END
     my $logins = '';
 
@@ -217,14 +219,23 @@ sub forbidden {
 
 # some look, some write: all that is said of it is one line
 
+# a refusal that is remembered asks for the number of resets, which is read
+
 sub no_memory {
     well();
+    $clients->series((['GET /one?k=refused']) x 2);
 
     my $log = length $gateway->log;
 
     $redis->call('CONFIG', 'SET', 'maxmemory', 1);
 
-    my $end = time + 2;
+    $clients->series((['GET /open?k=write']) x 6);
+
+    my $end = time + 1;
+
+    $clients->series((['GET /one?k=refused']) x 10) while time < $end;
+
+    $end = time + 2;
 
     while (time < $end) {
         $clients->series((['GET /open?k=write']) x 10,

@@ -7,6 +7,8 @@
 use strict;
 use warnings;
 
+use POSIX ();
+use Socket qw(IPPROTO_TCP);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -49,12 +51,16 @@ subtest 'answers that are there' => \&answers_there;
 subtest 'closed while it was idle' => \&idle_close;
 subtest 'reset while it was idle' => \&idle_reset;
 subtest 'forgotten by a firewall' => \&forgotten;
+subtest 'forgotten while it was in use' => \&forgotten_in_use;
 subtest 'kept alive' => \&kept_alive;
 subtest 'a hung address of several' => \&hung_address;
 subtest 'a replica among several' => \&replica_address;
+subtest 'a primary that becomes a replica' => \&demoted;
 subtest 'a version that is too old' => \&old_version;
 subtest 'a server without scripts' => \&no_scripts;
 subtest 'nonsense' => \&nonsense;
+subtest 'replies out of step' => \&out_of_step;
+subtest 'nonsense about resets' => \&nonsense_about_resets;
 
 done_testing();
 
@@ -68,11 +74,13 @@ sub start {
 $before
 ratelimit_redis main $url $parameters;
 ratelimit_zone \$arg_k zone=z:1m rate=1000000r/d redis=main;
+ratelimit_zone \$arg_k zone=one:1m rate=1r/d redis=main;
 add_header X-Backend \$ratelimit_backend always;
 
 server {
     listen 127.0.0.1:PORT reuseport backlog=2048;
     location / { ratelimit zone=z; empty_gif; }
+    location /one { ratelimit zone=one; empty_gif; }
     location /free { empty_gif; }
 }
 END
@@ -276,6 +284,93 @@ sub nonsense {
 }
 
 
+# Replies that are those of other commands: one more than there are commands,
+# though each of them came after a command; and one that is in the place of
+# another.  The limit of "used" has ten requests less left than that of "new".
+
+sub out_of_step {
+    my (@kept, $last);
+
+    my $server = ScriptedRedis->start(upstream => $redis, parts => {
+        note => sub {
+            $last = $_[1] if $_[0][0] =~ /^EVAL/;
+            return $_[1];
+        },
+        again => sub {
+            return $_[0][0] =~ /^EVAL/ ? ($last, $_[1]) : $_[1];
+        },
+        error => sub {
+            return $_[1] if $_[0][0] !~ /^EVAL/;
+            push @kept, $_[1];
+            return if @kept < 3;
+            return "-ERR alas\r\n", splice @kept;
+        },
+    });
+    my $gateway = start(url($server), 'timeout=5s');
+    my $clients = Clients->new($gateway->{port});
+    my $connected = sub {
+        return scalar grep { $_ eq 'CONNECT' } $server->seen;
+    };
+
+    well($clients);
+    $clients->series((['GET /?k=used']) x 10);
+
+    for my $round (1 .. 3) {
+        $server->play('note');
+        $clients->ask('GET /?k=used');
+        $server->play('again');
+
+        my ($answer) = $clients->ask("GET /?k=new-$round");
+
+        is($answer->{field}{'x-ratelimit-remaining'}, 999_999,
+           'the reply to another command is none to this one');
+        $server->play('honest');
+        is_deeply(tally($clients->ask('GET /?k=new')), { redis => 1 },
+                  'the next one is well');
+        is($connected->(), 1, 'on another connection');
+    }
+
+    $server->play('error');
+
+    my @clients;
+
+    for my $key (qw(used late-1 late-2)) {
+        push @clients, $clients->send("GET /?k=$key");
+        Gateway::await(sub { $server->asked($key) }, 'a command');
+    }
+
+    Clients::await_answers(3, @clients);
+    shift @clients;
+
+    is_deeply([map { $_->{answers}[0]{field}{'x-ratelimit-remaining'} }
+               @clients], [(999_999) x 2],
+              'nor is one that an error has put off');
+}
+
+
+# a number, nothing, or an error: nothing else is a number of resets
+
+sub nonsense_about_resets {
+    my $server = ScriptedRedis->start(upstream => $redis, parts => {
+        nonsense => sub {
+            return $_[0][0] eq 'GET' ? "\$3\r\nwhy\r\n" : $_[1];
+        },
+    });
+    my $gateway = start(url($server), 'timeout=5s');
+    my $clients = Clients->new($gateway->{port});
+
+    well($clients);
+    $clients->ask('GET /one?k=a');
+    $server->play('nonsense');
+
+    Gateway::await(sub {
+        $clients->ask('GET /one?k=a');
+        return grep { $_ eq 'CONNECT' } $server->seen;
+    }, 'another connection');
+    pass('ends the connection');
+}
+
+
 # a client of each worker
 
 sub client_of_each {
@@ -331,7 +426,49 @@ sub forgotten {
 }
 
 
-# the kernel asks by itself, after half a minute
+# One worker waits in vain until Redis is marked down.  The other one, whose
+# connection is dead, too, need not.
+
+sub forgotten_in_use {
+    my $gateway = start(url($scripted), 'timeout=1s', workers => 2);
+    my $clients = Clients->new($gateway->{port});
+    my %of;
+
+    well($clients);
+
+    Gateway::await(sub {
+        my $client = $clients->connect;
+
+        Clients::put($client, $clients->text('GET /?k=each'));
+        Clients::await_answers(1, $client);
+        push @{$of{$client->{answers}[0]{field}{'x-worker'}}}, $client;
+
+        return keys %of == 2 && grep { @$_ >= 5 } values %of;
+    }, 'two workers, and five clients of one');
+
+    my ($one, $other) = sort { @{$of{$b}} <=> @{$of{$a}} } keys %of;
+    my @clients = @{$of{$one}}[0 .. 4];
+
+    $scripted->play('forgetful');
+
+    for my $client (@clients) {
+        $client->{expected}++;
+        Clients::put($client, $clients->text('GET /?k=a'));
+    }
+
+    Clients::await_answers(5, @clients);
+    is_deeply(tally(map { $_->{answers}[-1] } @clients), { local => 5 },
+              'a worker finds out');
+    Gateway::await(sub {
+        return tally(again($clients, $clients[0], '/?k=a'))->{redis};
+    }, 'Redis to be up again');
+    is_deeply(tally(again($clients, $of{$other}[0], '/?k=a')), { redis => 1 },
+              'the other one knows');
+    $scripted->play('honest');
+}
+
+
+# the kernel asks by itself, after half a minute, and does not wait for long
 
 sub kept_alive {
     my $gateway = start(url($redis), 'timeout=5s');
@@ -344,8 +481,33 @@ sub kept_alive {
                        ? hex $1 : () }
                  split /\n/, Gateway::slurp('/proc/net/tcp');
 
-    is(scalar @timers, 1, 'it has a timer');
+    cmp_ok(scalar @timers, '>=', 1, 'it has a timer');
     cmp_ok($timers[0] // 0, '<=', 3000, 'of 30 seconds at most');
+
+    my ($worker) = $gateway->current_workers;
+    my @timeouts = grep { $_ } map { user_timeout($worker, $_) }
+                   map { m{(\d+)\z} } glob "/proc/$worker/fd/*";
+
+    is_deeply(\@timeouts, [15000], 'what is not acknowledged has an end');
+}
+
+
+# TCP_USER_TIMEOUT of a worker's socket, in milliseconds; 0 if it has none
+
+sub user_timeout {
+    my ($pid, $fd) = @_;
+
+    my $process = syscall 434, $pid + 0, 0;    # pidfd_open()
+    my $copy = syscall 438, $process, $fd + 0, 0;    # pidfd_getfd()
+
+    die "pidfd: $!" if $process < 0 || $copy < 0;
+
+    POSIX::close($process);
+    open(my $socket, '+<&=', $copy) or die "fd $fd: $!";
+
+    my $value = getsockopt $socket, IPPROTO_TCP, 18;
+
+    return defined $value ? unpack 'i', $value : 0;
 }
 
 
@@ -400,4 +562,31 @@ sub replica_address {
                =~ /^master_link_status:up/m;
     }, 'a replica');
     other_address('127.0.0.2');
+}
+
+
+# it says so to the first command that writes
+
+sub demoted {
+    my $first = RedisServer->start;
+    my $second = RedisServer->start(host => '127.0.0.2',
+                                    port => $first->{port});
+    my $dns = ScriptedDns->start;
+
+    $dns->tell('redis.test', '127.0.0.1', '127.0.0.2');
+
+    my $gateway = start("redis://redis.test:$first->{port}", 'timeout=5s',
+                        before => "resolver 127.0.0.1:$dns->{port} ipv6=off;");
+    my $clients = Clients->new($gateway->{port});
+    my ($client) = client_of_each($clients, 1);
+
+    $second->call('REPLICAOF', '127.0.0.1', $first->{port});
+    Gateway::await(sub {
+        return tally(again($clients, $client, '/?k=p'))->{redis};
+    }, 'the primary');
+    $second->call('REPLICAOF', 'NO', 'ONE');
+    $first->call('REPLICAOF', '127.0.0.2', $first->{port});
+
+    is_deeply(tally(map { again($clients, $client, '/?k=a') } 1 .. 10),
+              { local => 1, redis => 9 }, 'the other one is used at once');
 }

@@ -14,8 +14,11 @@ use lib 't/lib';
 use Clients;
 use Gateway;
 use RedisServer;
+use Registry;
 use ScriptedRedis;
 
+my @algorithms = Registry::algorithms();
+my %burst = (map({ $_ => '' } @algorithms), leaky_bucket => 'burst=2 nodelay');
 my $left = RedisServer->start;
 my $right = RedisServer->start;
 my $slow = ScriptedRedis->start(upstream => $left, parts => {
@@ -28,6 +31,7 @@ subtest 'a hung Redis and a healthy one' => \&hung;
 subtest 'a slow Redis and a dead one' => \&slow_and_dead;
 subtest 'one refuses, the other gets back' => \&refunded;
 subtest 'Retry-After of shared memory and Redis' => \&mixed;
+subtest 'what an admission leaves is known' => \&known;
 subtest 'a look is rare' => \&rare;
 subtest 'rejected=count beside another limit' => \&rejected;
 
@@ -61,12 +65,17 @@ ratelimit_zone $arg_k zone=user:1m rate=1r/h redis=left;
 ratelimit_zone $arg_k zone=many:1m rate=1000r/d redis=left;
 END
 
+    for my $name (@algorithms) {
+        $http .= "ratelimit_zone \$arg_k zone=$name:1m algorithm=$name"
+                 . " rate=3r/366d redis=left;\n";
+    }
+
     return $http . Gateway->server(
         '/two' => 'ratelimit zone=left; ratelimit zone=right;',
         '/slow' => 'ratelimit zone=early; ratelimit zone=right;',
         '/left' => 'ratelimit zone=left cost=0;',
         '/right' => 'ratelimit zone=right cost=0;',
-        '/only/right' => 'ratelimit zone=right;',
+        '/only/right' => 'ratelimit zone=right cost=20;',
         '/mixed' => 'ratelimit zone=ip; ratelimit zone=user;',
         '/rare' => 'ratelimit zone=ip; ratelimit zone=many;',
         '/rejected/shm' => 'ratelimit zone=shm;
@@ -78,6 +87,13 @@ END
         '/rejected/mixed' => 'ratelimit zone=shm;
                               ratelimit zone=user name=s rate=3r/h
                                         rejected=count;',
+        '/rejected/two' => 'ratelimit zone=right name=q rate=3r/m cost=$arg_c;
+                            ratelimit zone=user name=t rate=2r/h
+                                      rejected=count;',
+        (map { ("/known/$_" => "ratelimit zone=ip;
+                                ratelimit zone=$_ cost=2 $burst{$_};",
+                "/left/$_" => "ratelimit zone=$_ cost=\$arg_c $burst{$_};") }
+             @algorithms),
         map { ("/probe/$_" => "ratelimit zone=$_-probe;") } keys %url,
     );
 }
@@ -142,9 +158,8 @@ sub slow_and_dead {
 sub refunded {
     well(qw(left right));
 
-    my @used = $clients->series((['GET /only/right?k=d']) x 20);
-
-    is_deeply(Clients::tally(@used), { 200 => 20 }, 'one limit is used up');
+    is($clients->ask('GET /only/right?k=d')->{status}, 200,
+       'one limit is used up, which a request of another cost does not know');
 
     my @all = map { $clients->send('GET /two?k=d') } 1 .. 10;
 
@@ -183,6 +198,34 @@ sub mixed {
 }
 
 
+# Redis is not asked for what an admission has said
+
+sub known {
+    well('left');
+
+    for my $name (@algorithms) {
+        is($clients->ask("GET /known/$name?k=$name")->{status}, 200,
+           "$name: the last of its cost that is admitted");
+
+        my $calls = $left->calls('evalsha');
+        my @answers = $clients->series((["GET /known/$name?k=$name"]) x 3,
+                                       ["GET /left/$name?k=$name&c=2"]);
+
+        is_deeply([map { $_->{status} } @answers], [(429) x 4], 'refused');
+        is($left->calls('evalsha'), $calls, 'without a question');
+        cmp_ok(field('retry-after', $_), '>', 100, 'the longest wait is told')
+            for @answers;
+        like($_->{body}, qr/"ip".*"$name"/, 'and both that refuse')
+            for @answers[0 .. 2];
+
+        @answers = $clients->series((["GET /left/$name?k=$name&c=1"]) x 2);
+        is_deeply([map { $_->{status} } @answers], [200, 429],
+                  'a smaller cost is another question');
+        is($left->calls('evalsha'), $calls + 1, 'that is asked once');
+    }
+}
+
+
 # whatever the number of refusals by shared memory
 
 sub rare {
@@ -212,7 +255,7 @@ sub rare {
 # the third refusal uses up what the second limit has
 
 sub rejected {
-    well('left');
+    well(qw(left right));
 
     for my $where (qw(shm redis mixed)) {
         my @answers = $clients->series((["GET /rejected/$where?k=g-$where"])
@@ -225,4 +268,13 @@ sub rejected {
         cmp_ok(field('retry-after', $answers[2]), '>', 100,
                'the second leaves none');
     }
+
+    # one is charged before it is known that the other one refuses
+
+    my @answers = $clients->series(map { ["GET /rejected/two?k=g&c=$_"] } 1, 3);
+
+    is_deeply([map { $_->{status} } @answers], [200, 429],
+              'two Redis: one is admitted');
+    cmp_ok(field('retry-after', $answers[1]), '>', 100,
+           'the refusal leaves none');
 }

@@ -307,6 +307,29 @@ ngx_int_t ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
 ngx_int_t ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf,
     ngx_str_t *file, ngx_http_ratelimit_redis_t *redis);
 
+/* NULL, or why the file can't be opened, or is not a file */
+const char *ngx_http_ratelimit_open_file(ngx_str_t *path, ngx_fd_t *fd,
+    ngx_err_t *err);
+
+
+/* ngx_http_ratelimit_conf_redis_tls.c: "ssl_...", empty if not given */
+
+typedef struct {
+    ngx_str_t                       ca;
+    ngx_str_t                       certificate;
+    ngx_str_t                       key;
+    ngx_str_t                       name;
+    ngx_uint_t                      verify;
+    ngx_str_t                       protocols;
+    ngx_str_t                       ciphers;
+} ngx_http_ratelimit_tls_params_t;
+
+
+/* after the URLs */
+ngx_int_t ngx_http_ratelimit_redis_set_tls(ngx_conf_t *cf,
+    ngx_http_ratelimit_tls_params_t *params,
+    ngx_http_ratelimit_redis_t *redis);
+
 
 /* ngx_http_ratelimit_conf_policy.c: what clients are shown of a limit */
 

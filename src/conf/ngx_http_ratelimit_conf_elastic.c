@@ -207,7 +207,7 @@ ngx_http_ratelimit_make_budget(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
     ngx_str_set(&use->name, "");
     use->zone = zone;
     use->nrules = zone->rates.nelts;
-    use->lasting = 1;
+    use->refusals_hold = NGX_HTTP_RATELIMIT_HOLD;
 
     /* of a zone in Redis, what this machine has admitted */
 

@@ -28,6 +28,7 @@ typedef struct {
     uint64_t                        connections;
     ngx_str_t                       password_file;
     ngx_str_t                       prefix;
+    ngx_http_ratelimit_tls_params_t  tls;
 } ngx_http_ratelimit_redis_params_t;
 
 
@@ -38,13 +39,23 @@ static ngx_http_ratelimit_redis_t *ngx_http_ratelimit_find_redis(
 static ngx_int_t ngx_http_ratelimit_redis_check_args(ngx_conf_t *cf,
     ngx_uint_t first);
 static ngx_http_ratelimit_redis_t *ngx_http_ratelimit_redis_create(
-    ngx_conf_t *cf, ngx_http_ratelimit_redis_params_t *params);
+    ngx_conf_t *cf, ngx_uint_t first,
+    ngx_http_ratelimit_redis_params_t *params);
 static const char *ngx_http_ratelimit_redis_time(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_redis_prefix(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static ngx_int_t ngx_http_ratelimit_redis_check_seeds(ngx_conf_t *cf,
+    ngx_uint_t first, ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_resolve_zone_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_zone_t *zone);
+
+
+static ngx_conf_enum_t  ngx_http_ratelimit_redis_on_off[] = {
+    { ngx_string("on"), 1 },
+    { ngx_string("off"), 0 },
+    { ngx_null_string, 0 }
+};
 
 
 static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_params[] = {
@@ -67,18 +78,31 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_params[] = {
     { ngx_string("prefix="), ngx_http_ratelimit_redis_prefix,
       offsetof(ngx_http_ratelimit_redis_params_t, prefix), 0, 0, 0, NULL },
 
-      ngx_http_ratelimit_null_param
-};
+    { ngx_string("ssl_ca="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, tls.ca), 0, 0, 0, NULL },
 
+    { ngx_string("ssl_certificate="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, tls.certificate),
+      0, 0, 0, NULL },
 
-static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_later[] = {
-    { ngx_string("cluster"), NULL, 0, 0, 0, 0, NULL },
-    { ngx_string("sentinel="), NULL, 0, 0, 0, 0, NULL },
-    { ngx_string("ssl_ca="), NULL, 0, 0, 0, 0, NULL },
-    { ngx_string("ssl_certificate="), NULL, 0, 0, 0, 0, NULL },
-    { ngx_string("ssl_certificate_key="), NULL, 0, 0, 0, 0, NULL },
-    { ngx_string("ssl_name="), NULL, 0, 0, 0, 0, NULL },
-    { ngx_string("ssl_verify="), NULL, 0, 0, 0, 0, NULL },
+    { ngx_string("ssl_certificate_key="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, tls.key), 0, 0, 0, NULL },
+
+    { ngx_string("ssl_name="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, tls.name), 0, 0, 0, NULL },
+
+    { ngx_string("ssl_verify="), ngx_http_ratelimit_param_enum,
+      offsetof(ngx_http_ratelimit_redis_params_t, tls.verify),
+      0, 0, 0, ngx_http_ratelimit_redis_on_off },
+
+    { ngx_string("ssl_protocols="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, tls.protocols),
+      0, 0, 0, NULL },
+
+    { ngx_string("ssl_ciphers="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, tls.ciphers),
+      0, 0, 0, NULL },
+
       ngx_http_ratelimit_null_param
 };
 
@@ -114,6 +138,7 @@ ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     params.timeout = 50;
     params.connect_timeout = 200;
     params.connections = 1;
+    params.tls.verify = 1;
     ngx_str_set(&params.prefix, "ratelimit:");
 
     if (ngx_http_ratelimit_redis_check_args(cf, first) != NGX_OK
@@ -129,7 +154,7 @@ ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
-    *redis = ngx_http_ratelimit_redis_create(cf, &params);
+    *redis = ngx_http_ratelimit_redis_create(cf, first, &params);
 
     return (*redis != NULL) ? NGX_CONF_OK : NGX_CONF_ERROR;
 }
@@ -216,13 +241,7 @@ ngx_http_ratelimit_redis_check_args(ngx_conf_t *cf, ngx_uint_t first)
             continue;
         }
 
-        if (ngx_http_ratelimit_find_param(ngx_http_ratelimit_redis_later,
-                                          &args[i])
-            != NULL)
-        {
-            reason = "is not supported yet";
-
-        } else if (ngx_http_ratelimit_is_url(&args[i])) {
+        if (ngx_http_ratelimit_is_url(&args[i])) {
             reason = "a URL must come before all parameters";
 
         } else {
@@ -241,22 +260,16 @@ ngx_http_ratelimit_redis_check_args(ngx_conf_t *cf, ngx_uint_t first)
         return NGX_ERROR;
     }
 
-    if (first > 3) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "several URLs in \"%V\" directive are not "
-                           "supported yet", &args[0]);
-        return NGX_ERROR;
-    }
-
     return NGX_OK;
 }
 
 
 static ngx_http_ratelimit_redis_t *
-ngx_http_ratelimit_redis_create(ngx_conf_t *cf,
+ngx_http_ratelimit_redis_create(ngx_conf_t *cf, ngx_uint_t first,
     ngx_http_ratelimit_redis_params_t *params)
 {
     ngx_str_t                   *args;
+    ngx_uint_t                   i;
     ngx_http_ratelimit_redis_t  *redis;
 
     redis = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_redis_t));
@@ -274,15 +287,51 @@ ngx_http_ratelimit_redis_create(ngx_conf_t *cf,
     redis->file = cf->conf_file->file.name;
     redis->line = cf->conf_file->line;
 
-    if (ngx_http_ratelimit_redis_set_url(cf, &args[2], redis) != NGX_OK
-        || ngx_http_ratelimit_redis_set_password(cf, &params->password_file,
-                                                 redis)
+    if (ngx_http_ratelimit_redis_check_seeds(cf, first, redis) != NGX_OK) {
+        return NULL;
+    }
+
+    if (ngx_array_init(&redis->endpoints, cf->pool, first - 2,
+                       sizeof(ngx_http_ratelimit_redis_endpoint_t))
+        != NGX_OK)
+    {
+        return NULL;
+    }
+
+    for (i = 2; i < first; i++) {
+        if (ngx_http_ratelimit_redis_set_url(cf, &args[i], redis) != NGX_OK) {
+            return NULL;
+        }
+    }
+
+    if (ngx_http_ratelimit_redis_set_password(cf, &params->password_file, redis)
+        != NGX_OK
+        || ngx_http_ratelimit_redis_set_tls(cf, &params->tls, redis)
            != NGX_OK)
     {
         return NULL;
     }
 
     return redis;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_check_seeds(ngx_conf_t *cf, ngx_uint_t first,
+    ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_str_t  *args;
+
+    args = cf->args->elts;
+
+    if (first > 3) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "several URLs in \"%V\" directive are not "
+                           "supported yet", &args[0]);
+        return NGX_ERROR;
+    }
+
+    return NGX_OK;
 }
 
 

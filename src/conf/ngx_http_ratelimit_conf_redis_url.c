@@ -9,10 +9,13 @@
 #include "redis/ratelimit_url.h"
 
 
-#define NGX_HTTP_RATELIMIT_MAX_PASSWORD  4096
+#define NGX_HTTP_RATELIMIT_MAX_PASSWORD   4096
 
 
 static const char *ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url);
+static ngx_int_t ngx_http_ratelimit_redis_copy_url(ngx_pool_t *pool,
+    ratelimit_url_t *url, ngx_http_ratelimit_redis_endpoint_t *endpoint,
+    ngx_http_ratelimit_redis_login_t *login);
 static ngx_int_t ngx_http_ratelimit_redis_copy(ngx_pool_t *pool,
     ratelimit_url_part_t *part, ngx_uint_t escaped, ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf,
@@ -66,9 +69,11 @@ ngx_int_t
 ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
     ngx_http_ratelimit_redis_t *redis)
 {
-    ngx_str_t         shown;
-    const char       *reason;
-    ratelimit_url_t   url;
+    ngx_str_t                             shown;
+    const char                           *reason;
+    ratelimit_url_t                       url;
+    ngx_http_ratelimit_redis_login_t      login;
+    ngx_http_ratelimit_redis_endpoint_t  *endpoint;
 
     reason = ratelimit_url_parse((char *) text->data, text->len, &url);
 
@@ -76,30 +81,55 @@ ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
         reason = ngx_http_ratelimit_redis_check_url(&url);
     }
 
-    if (reason != NULL) {
-        shown = ngx_http_ratelimit_masked(cf, text);
+    if (reason == NULL) {
+        endpoint = ngx_array_push(&redis->endpoints);
 
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid URL \"%V\" in \"ratelimit_redis\" "
-                           "directive: %s", &shown, reason);
-        return NGX_ERROR;
+        if (endpoint == NULL
+            || ngx_http_ratelimit_redis_copy_url(cf->pool, &url, endpoint,
+                                                 &login)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+
+        redis->login = login;
+
+        return NGX_OK;
     }
 
-    redis->port = (in_port_t) url.port;
-    redis->db = url.db;
+    shown = ngx_http_ratelimit_masked(cf, text);
 
-    if (ngx_http_ratelimit_redis_copy(cf->pool, &url.host, 0, &redis->host)
+    ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                       "invalid URL \"%V\" in \"ratelimit_redis\" "
+                       "directive: %s", &shown, reason);
+
+    return NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_copy_url(ngx_pool_t *pool, ratelimit_url_t *url,
+    ngx_http_ratelimit_redis_endpoint_t *endpoint,
+    ngx_http_ratelimit_redis_login_t *login)
+{
+    ngx_memzero(endpoint, sizeof(ngx_http_ratelimit_redis_endpoint_t));
+    ngx_memzero(login, sizeof(ngx_http_ratelimit_redis_login_t));
+
+    endpoint->port = (in_port_t) url->port;
+    login->db = url->db;
+
+    if (ngx_http_ratelimit_redis_copy(pool, &url->host, 0, &endpoint->host)
         != NGX_OK
-        || ngx_http_ratelimit_redis_copy(cf->pool, &url.path, 0, &redis->path)
+        || ngx_http_ratelimit_redis_copy(pool, &url->path, 0, &endpoint->path)
            != NGX_OK
-        || ngx_http_ratelimit_redis_copy(cf->pool, &url.user, 1, &redis->user)
+        || ngx_http_ratelimit_redis_copy(pool, &url->user, 1, &login->user)
            != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    return ngx_http_ratelimit_redis_copy(cf->pool, &url.password, 1,
-                                         &redis->password);
+    return ngx_http_ratelimit_redis_copy(pool, &url->password, 1,
+                                         &login->password);
 }
 
 
@@ -116,8 +146,8 @@ ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url)
 
     host = (u_char *) url->host.data;
 
-    if (url->tls) {
-        return "TLS is not supported yet";
+    if (url->tls && NGX_HTTP_RATELIMIT_REDIS_NO_TLS) {
+        return NGX_HTTP_RATELIMIT_REDIS_NO_TLS;
     }
 
     if (url->ipv6) {
@@ -181,7 +211,7 @@ ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
 
     if (file->len == 0) {
 
-        if (redis->user.len == 0 || redis->password.len) {
+        if (redis->login.user.len == 0 || redis->login.password.len) {
             return NGX_OK;
         }
 
@@ -191,7 +221,7 @@ ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
         return NGX_ERROR;
     }
 
-    if (redis->password.len) {
+    if (redis->login.password.len) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "invalid parameter \"password_file=%V\" in "
                            "\"ratelimit_redis\" directive: conflicts "
@@ -205,11 +235,10 @@ ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
         return NGX_ERROR;
     }
 
-    return ngx_http_ratelimit_redis_read_file(cf, &path, &redis->password);
+    return ngx_http_ratelimit_redis_read_file(cf, &path,
+                                              &redis->login.password);
 }
 
-
-/* a FIFO must not block nginx */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *path,
@@ -219,22 +248,15 @@ ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *path,
     ngx_err_t    err;
     const char  *reason;
 
-    err = 0;
-    reason = "cannot be read";
+    password->data = ngx_pnalloc(cf->pool, NGX_HTTP_RATELIMIT_MAX_PASSWORD + 3);
+    if (password->data == NULL) {
+        return NGX_ERROR;
+    }
 
-    fd = ngx_open_file(path->data, NGX_FILE_RDONLY|NGX_FILE_NONBLOCK,
-                       NGX_FILE_OPEN, 0);
+    reason = ngx_http_ratelimit_open_file(path, &fd, &err);
 
-    if (fd == NGX_INVALID_FILE) {
-        err = ngx_errno;
-
-    } else {
-        password->data = ngx_pnalloc(cf->pool,
-                                     NGX_HTTP_RATELIMIT_MAX_PASSWORD + 3);
-        if (password->data != NULL) {
-            reason = ngx_http_ratelimit_redis_read_fd(fd, password, &err);
-        }
-
+    if (reason == NULL) {
+        reason = ngx_http_ratelimit_redis_read_fd(fd, password, &err);
         (void) ngx_close_file(fd);
     }
 
@@ -250,22 +272,43 @@ ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *path,
 }
 
 
+/* a FIFO must not block nginx */
+
+const char *
+ngx_http_ratelimit_open_file(ngx_str_t *path, ngx_fd_t *fd, ngx_err_t *err)
+{
+    ngx_file_info_t  fi;
+
+    *fd = ngx_open_file(path->data, NGX_FILE_RDONLY|NGX_FILE_NONBLOCK,
+                        NGX_FILE_OPEN, 0);
+
+    if (*fd == NGX_INVALID_FILE || ngx_fd_info(*fd, &fi) == NGX_FILE_ERROR) {
+        *err = ngx_errno;
+
+        if (*fd != NGX_INVALID_FILE) {
+            (void) ngx_close_file(*fd);
+        }
+
+        return "cannot be read";
+    }
+
+    *err = 0;
+
+    if (!ngx_is_file(&fi)) {
+        (void) ngx_close_file(*fd);
+        return "is not a regular file";
+    }
+
+    return NULL;
+}
+
+
 /* one line, without its end */
 
 static const char *
 ngx_http_ratelimit_redis_read_fd(ngx_fd_t fd, ngx_str_t *text, ngx_err_t *err)
 {
-    ssize_t          n;
-    ngx_file_info_t  fi;
-
-    if (ngx_fd_info(fd, &fi) == NGX_FILE_ERROR) {
-        *err = ngx_errno;
-        return "cannot be read";
-    }
-
-    if (!ngx_is_file(&fi)) {
-        return "is not a regular file";
-    }
+    ssize_t  n;
 
     text->len = 0;
 

@@ -349,7 +349,9 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         return NGX_ERROR;
     }
 
-    limit->use.lasting = !ngx_http_ratelimit_may_refund(rmcf, set, limit);
+    limit->use.refusals_hold = ngx_http_ratelimit_may_refund(rmcf, set, limit)
+                               ? NGX_HTTP_RATELIMIT_HOLD_BRIEFLY
+                               : NGX_HTTP_RATELIMIT_HOLD;
 
     return ngx_http_ratelimit_store_use(cf, &limit->use);
 }
@@ -507,11 +509,11 @@ ngx_http_ratelimit_resolve_delay(ngx_conf_t *cf,
 
 
 /*
- * Whether a charge may be refunded: because of the status of the response, of
- * a request that leaves the queue for a token, or of a limit of another store
- * that refuses.  A rate that varies may fill the bucket faster, which has
- * the same effect.  A redirect may lead to the other stage of any other set,
- * even to that before authentication.
+ * Whether a charge may be refunded: because of the response, of a request that
+ * leaves the queue for a token, or of a limit of another store that refuses.  A
+ * rate that varies may fill the bucket faster, which has the same effect.  A
+ * redirect may lead to the other stage of any other set, even to that before
+ * authentication.
  */
 
 static ngx_uint_t

@@ -146,6 +146,10 @@ typedef struct {
     uint64_t                        retry_after;  /* 0 if allowed */
     uint64_t                        excess;       /* thousandths of a request
                                                      above the limit */
+    uint64_t                        next_after;   /* allowed, but a further one
+                                                     has to wait so long; 0:
+                                                     it has not, or only Redis
+                                                     knows */
 } ratelimit_verdict_t;
 
 

@@ -8,6 +8,10 @@
 #include "redis/ngx_http_ratelimit_redis.h"
 
 
+static ngx_int_t ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_t *redis);
+static ngx_int_t ngx_http_ratelimit_redis_shared_name(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_t *redis, ngx_str_t *name);
 static ngx_int_t ngx_http_ratelimit_redis_init_shared(
     ngx_shm_zone_t *shm_zone, void *data);
 static ngx_int_t ngx_http_ratelimit_redis_each(ngx_cycle_t *cycle,
@@ -23,19 +27,16 @@ ngx_int_t
 ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_redis_t *redis, void *tag)
 {
-    u_char          *p;
     ngx_str_t        name;
     ngx_shm_zone_t  *shm_zone;
 
-    name.len = sizeof("ratelimit:redis:") - 1 + redis->name.len;
-    name.data = ngx_pnalloc(cf->pool, name.len);
-    if (name.data == NULL) {
+    ngx_http_ratelimit_redis_find_resolver(cf, redis);
+
+    if (ngx_http_ratelimit_redis_declare_servers(cf, redis) != NGX_OK
+        || ngx_http_ratelimit_redis_shared_name(cf, redis, &name) != NGX_OK)
+    {
         return NGX_ERROR;
     }
-
-    p = ngx_cpymem(name.data, "ratelimit:redis:",
-                   sizeof("ratelimit:redis:") - 1);
-    ngx_memcpy(p, redis->name.data, redis->name.len);
 
     shm_zone = ngx_shared_memory_add(cf, &name, 8 * ngx_pagesize, tag);
     if (shm_zone == NULL) {
@@ -45,9 +46,43 @@ ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
     shm_zone->init = ngx_http_ratelimit_redis_init_shared;
     shm_zone->data = redis;
 
-    redis->server = ngx_http_ratelimit_redis_server_create(cf, redis);
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_http_ratelimit_redis_endpoint_t  *endpoint;
+
+    endpoint = redis->endpoints.elts;
+
+    redis->server = ngx_http_ratelimit_redis_server_create(cf, redis,
+                                                           endpoint);
 
     return redis->server ? NGX_OK : NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_shared_name(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_t *redis, ngx_str_t *name)
+{
+    u_char  *p;
+
+    p = ngx_pnalloc(cf->pool, sizeof("ratelimit:redis:") - 1
+                              + redis->name.len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    name->data = p;
+    p = ngx_sprintf(p, "ratelimit:redis:%V", &redis->name);
+
+    name->len = p - name->data;
+
+    return NGX_OK;
 }
 
 
@@ -71,20 +106,21 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
 {
     ngx_http_ratelimit_redis_t  *former = data;
 
+    ngx_slab_pool_t             *pool;
     ngx_http_ratelimit_redis_t  *redis;
 
     redis = shm_zone->data;
+    pool = (ngx_slab_pool_t *) shm_zone->shm.addr;
 
     redis->shared = former ? former->shared
-                           : ngx_slab_calloc(
-                                    (ngx_slab_pool_t *) shm_zone->shm.addr,
+                           : ngx_slab_calloc(pool,
                                     sizeof(ngx_http_ratelimit_redis_shared_t));
 
     if (redis->shared == NULL) {
         return NGX_ERROR;
     }
 
-    redis->server->breaker = &redis->shared->breaker;
+    redis->server->owner.shared = redis->shared;
 
     return NGX_OK;
 }
@@ -105,6 +141,11 @@ ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle)
 void
 ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle)
 {
+    if (ngx_process != NGX_PROCESS_WORKER && ngx_process != NGX_PROCESS_SINGLE)
+    {
+        return;
+    }
+
     (void) ngx_http_ratelimit_redis_each(cycle, ngx_http_ratelimit_redis_exit);
 }
 
@@ -145,7 +186,9 @@ ngx_http_ratelimit_redis_init(ngx_cycle_t *cycle,
                                        ngx_http_ratelimit_redis_on_timeout,
                                        ngx_http_ratelimit_redis_retry_handler);
 
-    return ngx_http_ratelimit_redis_server_open(redis->server, cycle);
+    ngx_http_ratelimit_redis_server_open(redis->server);
+
+    return NGX_OK;
 }
 
 
@@ -154,10 +197,6 @@ ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis)
 {
     ngx_http_ratelimit_redis_shared_t  *shared;
-
-    if (redis->server->connections == NULL) {
-        return NGX_OK;
-    }
 
     ngx_http_ratelimit_redis_timeout_remove_all(redis->server);
     ngx_http_ratelimit_redis_server_close(redis->server);

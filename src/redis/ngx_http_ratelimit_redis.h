@@ -10,12 +10,20 @@
  *                                          follows from a reply
  *   ngx_http_ratelimit_redis_deny_cache.c  refusals that are known
  *   ngx_http_ratelimit_redis_mirror.c      Redis' counters in shared memory
+ *   ngx_http_ratelimit_redis_send.c        a command's way to a server
  *   ngx_http_ratelimit_redis_undo.c        charges that have to be undone
- *   ngx_http_ratelimit_redis_protocol.c    commands as bytes, replies parsed
+ *   ngx_http_ratelimit_redis_reply.c       what a reply says
+ *   ngx_http_ratelimit_redis_command.c     commands as bytes, names of counters
  *   ngx_http_ratelimit_redis_timeout.c     deadlines, and the breaker
- *   ngx_http_ratelimit_redis_server.c      a server: addresses, connections
+ *   ngx_http_ratelimit_redis_server.c      a server: its connections
+ *   ngx_http_ratelimit_redis_address.c     its addresses
  *   ngx_http_ratelimit_redis_connection.c  a connection: hiredis on nginx's
  *                                          event loop
+ *   ngx_http_ratelimit_redis_greeting.c    what is said before the messages
+ *   ngx_http_ratelimit_redis_message.c     messages and their replies, which
+ *                                          a connection stays for
+ *   ngx_http_ratelimit_redis_tls.c         TLS under hiredis
+ *   ngx_http_ratelimit_redis_reader.c      replies as hiredis parses them
  */
 
 
@@ -31,7 +39,7 @@
 
 /* bytes of the longest reply */
 #define NGX_HTTP_RATELIMIT_REDIS_REPLY                                        \
-    (RATELIMIT_MAX_ITEMS * RATELIMIT_SCRIPT_VERDICT)
+    (RATELIMIT_SCRIPT_ECHO + RATELIMIT_MAX_ITEMS * RATELIMIT_SCRIPT_VERDICT)
 
 /*
  * Milliseconds for which a worker waits for late replies of a server, and for
@@ -44,8 +52,8 @@
 /* refunds that a worker keeps for a server that is marked down */
 #define NGX_HTTP_RATELIMIT_REDIS_POSTPONED  4096
 
-/* looks in a second, by a worker, for requests that are refused elsewhere */
-#define NGX_HTTP_RATELIMIT_REDIS_LOOKS  100
+/* questions in a second, by a worker, about what is refused elsewhere */
+#define NGX_HTTP_RATELIMIT_REDIS_ASKS  100
 
 /* bytes of the last error that are kept for the log */
 #define NGX_HTTP_RATELIMIT_REDIS_REASON  128
@@ -82,26 +90,60 @@ typedef struct {
 } ngx_http_ratelimit_redis_shared_t;
 
 
-/*
- * One "ratelimit_redis" of the configuration.  Strings are terminated, secrets
- * must not be logged.
- */
+/* strings are terminated, secrets must not be logged */
+
+typedef struct {
+    ngx_str_t                       host;     /* IPv6 without brackets */
+    in_port_t                       port;
+    ngx_str_t                       path;     /* of a socket, then no host */
+} ngx_http_ratelimit_redis_endpoint_t;
+
+
+typedef struct {
+    ngx_str_t                       user;     /* empty: the default user */
+    ngx_str_t                       password; /* empty: none */
+    ngx_uint_t                      db;
+} ngx_http_ratelimit_redis_login_t;
+
+
+/* TLS needs a hiredis that has others read and write, and nginx's OpenSSL */
+
+#if (NGX_HTTP_RATELIMIT_HIREDIS_IO && NGX_SSL)
+#define NGX_HTTP_RATELIMIT_TLS           1
+#define NGX_HTTP_RATELIMIT_REDIS_NO_TLS  NULL
+#elif defined NGX_HTTP_RATELIMIT_NO_TLS
+#define NGX_HTTP_RATELIMIT_REDIS_NO_TLS  NGX_HTTP_RATELIMIT_NO_TLS
+#else
+#define NGX_HTTP_RATELIMIT_REDIS_NO_TLS                                       \
+    "rediss:// needs an nginx that was built with \"--with-http_ssl_module\""
+#endif
+
+
+typedef struct {
+    ngx_ssl_t                      *ssl;      /* what is trusted and shown */
+    ngx_str_t                       name;     /* empty: the host's */
+    unsigned                        verify:1;
+} ngx_http_ratelimit_redis_tls_t;
+
+
+/* one "ratelimit_redis" of the configuration */
 
 struct ngx_http_ratelimit_redis_s {
     ngx_str_t                       name;
     ngx_str_t                       prefix;   /* of all keys */
 
-    ngx_str_t                       host;     /* IPv6 without brackets */
-    in_port_t                       port;
-    ngx_str_t                       path;     /* of a socket, then no host */
+    ngx_array_t                     endpoints;  /* of the URLs: the server,
+                                                   or those that are asked */
+    ngx_http_ratelimit_redis_login_t  login;
+    ngx_http_ratelimit_redis_tls_t   *tls;    /* NULL: plain text */
 
-    ngx_str_t                       user;     /* empty: the default user */
-    ngx_str_t                       password; /* empty: none */
-    ngx_uint_t                      db;
 
     ngx_uint_t                      connections;  /* of each worker */
     ngx_msec_t                      timeout;
     ngx_msec_t                      connect_timeout;
+
+    ngx_resolver_t                 *resolver; /* or NULL */
+    ngx_msec_t                      resolver_timeout;
 
     ngx_str_t                       file;     /* where it was declared */
     ngx_uint_t                      line;
@@ -123,7 +165,7 @@ typedef enum {
 
 
 /*
- * What a connection reports to its owner.
+ * The owner of a connection, and what it is told.
  *
  * on_unreachable  it could not be made, or is silent: another address may do
  * on_error        why it is closed, with what the server said, or NULL
@@ -134,7 +176,15 @@ typedef enum {
 
 typedef struct {
     void                           *data;
-    ngx_uint_t                      retired;  /* connections */
+    ngx_str_t                       label;    /* for the log */
+    ngx_http_ratelimit_redis_t     *redis;    /* settings */
+    ngx_http_ratelimit_redis_login_t   *login;
+    ngx_http_ratelimit_redis_tls_t     *tls;  /* NULL: plain text */
+    ngx_str_t                       host;     /* that TLS verifies */
+    void                           *session;  /* of TLS, the last one */
+    ngx_http_ratelimit_redis_shared_t  *shared;
+    ngx_uint_t                      open;     /* connections */
+    ngx_uint_t                      retired;  /* of these */
     void  (*on_unreachable)(void *data, const char *reason);
     void  (*on_error)(void *data, const char *reason, ngx_str_t *said);
     void  (*on_write)(void *data, ngx_msec_t turn);
@@ -160,14 +210,26 @@ struct ngx_http_ratelimit_redis_message_s {
     /* the connection's own */
     ngx_queue_t                     queue;
     ngx_http_ratelimit_redis_owner_t       *owner;
-    ngx_http_ratelimit_redis_connection_t  *connection;
+    ngx_http_ratelimit_redis_connection_t  *connection;  /* or NULL: it waits
+                                                            for one */
 };
 
 
 /* port 0: the address is the path of a socket; NULL if that fails at once */
 ngx_http_ratelimit_redis_connection_t *ngx_http_ratelimit_redis_connect(
-    ngx_http_ratelimit_redis_t *redis, u_char *address, in_port_t port,
-    ngx_http_ratelimit_redis_owner_t *owner);
+    ngx_http_ratelimit_redis_owner_t *owner, u_char *address, in_port_t port);
+
+/* reads what has arrived, before nginx's event loop says so */
+void ngx_http_ratelimit_redis_connection_read(
+    ngx_http_ratelimit_redis_connection_t *connection);
+
+/* whether it is connected, with the right user and database */
+ngx_uint_t ngx_http_ratelimit_redis_connection_ready(
+    ngx_http_ratelimit_redis_connection_t *connection);
+
+
+/* ngx_http_ratelimit_redis_message.c */
+
 void ngx_http_ratelimit_redis_disconnect(
     ngx_http_ratelimit_redis_connection_t *connection);
 
@@ -179,21 +241,24 @@ void ngx_http_ratelimit_redis_connection_retire(
 ngx_uint_t ngx_http_ratelimit_redis_connection_usable(
     ngx_http_ratelimit_redis_connection_t *connection);
 
+/* a message has expired: a connection without any reply is retired */
+void ngx_http_ratelimit_redis_connection_expire(
+    ngx_http_ratelimit_redis_message_t *message);
+
 ngx_int_t ngx_http_ratelimit_redis_connection_send(
     ngx_http_ratelimit_redis_connection_t *connection,
     ngx_http_ratelimit_redis_message_t *message);
 
-/* reads what has arrived, before nginx's event loop says so */
-void ngx_http_ratelimit_redis_connection_read(
-    ngx_http_ratelimit_redis_connection_t *connection);
 
-/* whether it is connected, with the right user and database */
-ngx_uint_t ngx_http_ratelimit_redis_connection_ready(
-    ngx_http_ratelimit_redis_connection_t *connection);
+/* ngx_http_ratelimit_redis_tls.c */
 
-/* a message has expired: a connection without any reply is retired */
-void ngx_http_ratelimit_redis_connection_expire(
-    ngx_http_ratelimit_redis_message_t *message);
+/* there will be no more connections of this owner */
+#if (NGX_HTTP_RATELIMIT_TLS)
+void ngx_http_ratelimit_redis_tls_forget(
+    ngx_http_ratelimit_redis_owner_t *owner);
+#else
+#define ngx_http_ratelimit_redis_tls_forget(owner)
+#endif
 
 
 /* ngx_http_ratelimit_redis_server.c */
@@ -206,20 +271,24 @@ typedef void (*ngx_http_ratelimit_redis_timeout_pt)(
 
 struct ngx_http_ratelimit_redis_server_s {
     ngx_http_ratelimit_redis_t     *redis;    /* settings */
-    ratelimit_breaker_t            *breaker;
+    ngx_http_ratelimit_redis_endpoint_t  endpoint;
 
     ngx_addr_t                     *addrs;
     ngx_uint_t                      naddrs;
     ngx_atomic_uint_t               addr;     /* the one used last */
-    ngx_resolver_t                 *resolver; /* NULL: the host is an address,
-                                                 or there is none */
-    ngx_msec_t                      resolver_timeout;
-    ngx_uint_t                      resolving;
+    unsigned                        named:1;  /* and there is a resolver */
+    unsigned                        resolving:1;
     ngx_addr_t                     *resolved; /* to be freed, or NULL */
+    ngx_addr_t                      found;
+    ngx_sockaddr_t                  sockaddr; /* of it */
 
     ngx_http_ratelimit_redis_owner_t         owner;  /* of the connections */
     ngx_http_ratelimit_redis_connection_t  **connections;
+    ngx_uint_t                      nconnections;
     ngx_uint_t                      current;  /* used last */
+    ngx_queue_t                     waiting;  /* messages, until it is known
+                                                 where to connect to */
+    ngx_msec_t                      used;     /* when a message was sent */
 
     ngx_queue_t                     commands; /* by deadline */
     ngx_event_t                     timer;    /* of the first of them */
@@ -232,18 +301,34 @@ struct ngx_http_ratelimit_redis_server_s {
     ngx_event_t                     retry;    /* of the first of them */
 
     time_t                          second;   /* in which there were so many */
-    ngx_uint_t                      looks;
+    ngx_uint_t                      asks;
 
     size_t                          reason_len;
     u_char                          reason[NGX_HTTP_RATELIMIT_REDIS_REASON];
 };
 
 
+/* without an endpoint, messages wait there for another server */
 ngx_http_ratelimit_redis_server_t *ngx_http_ratelimit_redis_server_create(
-    ngx_conf_t *cf, ngx_http_ratelimit_redis_t *redis);
+    ngx_conf_t *cf, ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_endpoint_t *endpoint);
 
-ngx_int_t ngx_http_ratelimit_redis_server_open(
-    ngx_http_ratelimit_redis_server_t *server, ngx_cycle_t *cycle);
+/* one that is found while requests run; its memory is zeroed */
+void ngx_http_ratelimit_redis_server_init(
+    ngx_http_ratelimit_redis_server_t *server,
+    ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_endpoint_t *endpoint);
+
+/* NAME/HOST:PORT, what a server is called in the log */
+size_t ngx_http_ratelimit_redis_label_len(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_endpoint_t *endpoint);
+u_char *ngx_http_ratelimit_redis_write_label(u_char *p,
+    ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_endpoint_t *endpoint);
+
+/* makes all connections */
+void ngx_http_ratelimit_redis_server_open(
+    ngx_http_ratelimit_redis_server_t *server);
 void ngx_http_ratelimit_redis_server_close(
     ngx_http_ratelimit_redis_server_t *server);
 
@@ -258,10 +343,19 @@ void ngx_http_ratelimit_redis_server_retire(
 void ngx_http_ratelimit_redis_server_next_address(
     ngx_http_ratelimit_redis_server_t *server);
 
-/* on any connection; NGX_ERROR if there is none and none can be made */
+/*
+ * On any connection; NGX_ERROR if there is none and none can be made.  What
+ * waits for one is handed back by wake, as if the server had not read it.
+ */
 ngx_int_t ngx_http_ratelimit_redis_server_send(
     ngx_http_ratelimit_redis_server_t *server,
     ngx_http_ratelimit_redis_message_t *message);
+
+void ngx_http_ratelimit_redis_server_wait(
+    ngx_http_ratelimit_redis_server_t *server,
+    ngx_http_ratelimit_redis_message_t *message);
+void ngx_http_ratelimit_redis_server_wake(
+    ngx_http_ratelimit_redis_server_t *server);
 
 void ngx_http_ratelimit_redis_server_read(
     ngx_http_ratelimit_redis_server_t *server);
@@ -270,6 +364,22 @@ void ngx_http_ratelimit_redis_server_read(
 void ngx_http_ratelimit_redis_set_reason(
     ngx_http_ratelimit_redis_server_t *server, ngx_str_t *said,
     const char *fmt, ...);
+
+
+/* ngx_http_ratelimit_redis_address.c */
+
+void ngx_http_ratelimit_redis_find_resolver(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_t *redis);
+ngx_int_t ngx_http_ratelimit_redis_find_host(ngx_conf_t *cf,
+    ngx_http_ratelimit_redis_server_t *server);
+
+/* the host of a server that was found, whose address may be known, too */
+void ngx_http_ratelimit_redis_set_host(
+    ngx_http_ratelimit_redis_server_t *server, ngx_str_t *address);
+
+/* looks the addresses up, if they may change */
+void ngx_http_ratelimit_redis_resolve(
+    ngx_http_ratelimit_redis_server_t *server);
 
 
 /* ngx_http_ratelimit_redis_timeout.c */
@@ -291,10 +401,11 @@ struct ngx_http_ratelimit_redis_command_s {
     unsigned                        algorithms;
     unsigned                        undo:1;   /* charges of some limits */
     unsigned                        probe:1;  /* a write, for the breaker */
-    unsigned                        resent:1;
+    unsigned                        sendings:4;  /* further ones */
     u_char                         *eval;     /* with the whole script, if it
                                                  was sent so; or NULL */
     u_char                         *args;     /* what follows the script */
+    u_char                         *arguments;  /* and the operation */
     u_char                         *last;
     u_char                          data[1];
 };
@@ -323,7 +434,7 @@ void ngx_http_ratelimit_redis_failure(
     ngx_http_ratelimit_redis_server_t *server, ratelimit_breaker_e permit);
 
 
-/* ngx_http_ratelimit_redis_protocol.c */
+/* ngx_http_ratelimit_redis_command.c */
 
 /* NULL if there is no memory, or if the operation concerns no limit */
 ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_command(
@@ -332,15 +443,25 @@ ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_command(
 void ngx_http_ratelimit_redis_free_command(
     ngx_http_ratelimit_redis_command_t *command);
 
-/* a command that shows whether the server can write; NULL without memory */
+/*
+ * A command that shows whether the server of another command can write, in the
+ * same hash slot; NULL without memory.
+ */
 ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_probe(
-    ngx_http_ratelimit_redis_server_t *server);
+    ngx_http_ratelimit_redis_command_t *command);
 
 /* the message of the command: with its script's hash, or the whole script */
 void ngx_http_ratelimit_redis_set_evalsha(
     ngx_http_ratelimit_redis_command_t *command);
 ngx_int_t ngx_http_ratelimit_redis_set_eval(
     ngx_http_ratelimit_redis_command_t *command);
+
+/* the part of the keys in Redis that follows the key of a client */
+ngx_int_t ngx_http_ratelimit_redis_key_suffix(ngx_conf_t *cf,
+    ngx_http_ratelimit_use_t *use);
+
+
+/* ngx_http_ratelimit_redis_reply.c */
 
 /*
  * Sets the verdicts of the query, if there is one.
@@ -354,9 +475,14 @@ ngx_int_t ngx_http_ratelimit_redis_parse_reply(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 
-/* the part of the keys in Redis that follows the key of a client */
-ngx_int_t ngx_http_ratelimit_redis_key_suffix(ngx_conf_t *cf,
-    ngx_http_ratelimit_use_t *use);
+/* whether it is a reply to this command, or an error; its echo is cut off */
+ngx_uint_t ngx_http_ratelimit_redis_is_reply(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
+
+/* where the verdicts of a decision are in its reply, NULL if it is none */
+u_char *ngx_http_ratelimit_redis_verdicts(
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *reply);
 
 
 /* ngx_http_ratelimit_redis_undo.c */
@@ -378,6 +504,33 @@ ngx_int_t ngx_http_ratelimit_redis_undo(
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *reply);
 
 
+/* ngx_http_ratelimit_redis_send.c */
+
+/*
+ * The message's handler is called once, never from inside; what has no query
+ * may wait until the server is up.  Frees the command if that fails.
+ */
+ngx_int_t ngx_http_ratelimit_redis_send(
+    ngx_http_ratelimit_redis_command_t *command);
+
+/*
+ * Once more, before the same deadline, to the server that is responsible now,
+ * or to this one, if it is up.  NGX_ABORT: it was sent too often.
+ */
+ngx_int_t ngx_http_ratelimit_redis_resend(
+    ngx_http_ratelimit_redis_command_t *command);
+
+/*
+ * A refund, which the command has become, to where the reply came from,
+ * whatever is known of the server otherwise; it has a timeout of its own.
+ */
+void ngx_http_ratelimit_redis_send_undo(
+    ngx_http_ratelimit_redis_command_t *command);
+
+/* commands that wait for the server */
+void ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev);
+
+
 /* ngx_http_ratelimit_redis_mirror.c */
 
 void ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q);
@@ -394,11 +547,11 @@ ngx_int_t ngx_http_ratelimit_redis_deny_cache_declare(ngx_conf_t *cf,
 ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find(
     ngx_http_ratelimit_query_t *q);
 
-/* whether to look at the query, which is refused elsewhere; says so once */
-ngx_uint_t ngx_http_ratelimit_redis_deny_cache_look_due(
+/* whether to ask Redis about a query that is refused elsewhere; says so once */
+ngx_uint_t ngx_http_ratelimit_redis_deny_cache_ask_due(
     ngx_http_ratelimit_query_t *q);
 
-/* Redis has refused the query, at most "age" milliseconds ago */
+/* Redis has decided the query, at most "age" milliseconds ago */
 void ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
     ngx_msec_t age);
 void ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q);
@@ -410,7 +563,6 @@ extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store;
 
 void ngx_http_ratelimit_redis_on_timeout(
     ngx_http_ratelimit_redis_command_t *command);
-void ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev);
 
 
 /* ngx_http_ratelimit_redis.c */

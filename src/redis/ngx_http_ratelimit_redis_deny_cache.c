@@ -3,6 +3,9 @@
  * The deny cache of a zone in Redis: what Redis has refused is refused from
  * shared memory until the time that Redis gave, and never for longer.
  *
+ * An admission that leaves too little for another one of its cost is as good as
+ * a refusal: a further request is refused without a question.
+ *
  * A refusal is that of one key by one limit at one cost.  Where charges may be
  * refunded it is believed for a second or two only.  A reload forgets all, as
  * an operator may have removed the counter.  Limits that count refused
@@ -22,7 +25,10 @@ static ngx_int_t ngx_http_ratelimit_redis_deny_cache_init(
 static ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find_item(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint64_t now);
 static void ngx_http_ratelimit_redis_deny_cache_add_item(
-    ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint64_t now, ngx_msec_t age);
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint64_t retry_after,
+    uint64_t now, ngx_msec_t age);
+static ngx_uint_t ngx_http_ratelimit_redis_deny_cache_shared(
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 static uint64_t ngx_http_ratelimit_redis_deny_cache_limit(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 static uint64_t ngx_http_ratelimit_redis_deny_cache_now(void);
@@ -163,10 +169,10 @@ ngx_http_ratelimit_redis_deny_cache_find_item(ngx_http_ratelimit_query_t *q,
 }
 
 
-/* an entry of a limit without a refusal: a look is not worth it for a second */
+/* an entry of a limit without a refusal: Redis is not asked for a second */
 
 ngx_uint_t
-ngx_http_ratelimit_redis_deny_cache_look_due(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_redis_deny_cache_ask_due(ngx_http_ratelimit_query_t *q)
 {
     uint64_t                            now;
     ngx_uint_t                          i, due;
@@ -184,10 +190,10 @@ ngx_http_ratelimit_redis_deny_cache_look_due(ngx_http_ratelimit_query_t *q)
 
     if (server->second != ngx_time()) {
         server->second = ngx_time();
-        server->looks = 0;
+        server->asks = 0;
     }
 
-    if (server->looks >= NGX_HTTP_RATELIMIT_REDIS_LOOKS) {
+    if (server->asks >= NGX_HTTP_RATELIMIT_REDIS_ASKS) {
         return 0;
     }
 
@@ -210,7 +216,7 @@ ngx_http_ratelimit_redis_deny_cache_look_due(ngx_http_ratelimit_query_t *q)
         }
     }
 
-    server->looks += due;
+    server->asks += due;
 
     return due;
 }
@@ -220,8 +226,9 @@ void
 ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
     ngx_msec_t age)
 {
-    uint64_t    now;
-    ngx_uint_t  i;
+    uint64_t              now, retry_after;
+    ngx_uint_t            i;
+    ratelimit_verdict_t  *verdict;
 
     /* an entry ends up to a second before the refusal, which covers the age */
 
@@ -233,10 +240,41 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
 
     for (i = 0; i < q->n; i++) {
 
-        if (!q->items[i].verdict.allowed && !q->items[i].count_rejected) {
-            ngx_http_ratelimit_redis_deny_cache_add_item(q, i, now, age);
+        verdict = &q->items[i].verdict;
+        retry_after = verdict->retry_after;
+
+        if (q->allowed && verdict->next_after
+            && !ngx_http_ratelimit_redis_deny_cache_shared(q, i))
+        {
+            retry_after = verdict->next_after;
+        }
+
+        if (retry_after && !q->items[i].count_rejected) {
+            ngx_http_ratelimit_redis_deny_cache_add_item(q, i, retry_after,
+                                                         now, age);
         }
     }
+}
+
+
+/* whether another limit of the query was charged to the same counter */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_deny_cache_shared(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i)
+{
+    ngx_uint_t  k;
+
+    for (k = 0; k < q->n; k++) {
+
+        if (k != i && q->places[k].hash.lo == q->places[i].hash.lo
+            && q->items[k].rule->period == q->items[i].rule->period)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
@@ -249,14 +287,14 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
 
 static void
 ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t i, uint64_t now, ngx_msec_t age)
+    ngx_uint_t i, uint64_t retry_after, uint64_t now, ngx_msec_t age)
 {
     uint64_t                 retry, valid, rest;
     ratelimit_verdict_t     *verdict;
     ratelimit_deny_entry_t   entry;
 
     verdict = &q->items[i].verdict;
-    retry = verdict->retry_after / 1000;
+    retry = retry_after / 1000;
 
     if (retry < 1000) {
         age += NGX_HTTP_RATELIMIT_REDIS_CLOCK_LAG;
@@ -267,7 +305,9 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
         retry++;
         valid = retry - 1000;
 
-        if (valid >= 2000 && !q->subjects[i].use->lasting) {
+        if (valid >= 2000
+            && q->subjects[i].use->refusals_hold != NGX_HTTP_RATELIMIT_HOLD)
+        {
             valid = retry % 1000 + 1000;
         }
     }
@@ -280,9 +320,8 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
 
     rest = 0;
 
-    if (verdict->reset_after > verdict->retry_after) {
-        rest = verdict->reset_after - verdict->retry_after
-               + RATELIMIT_SECOND - 1;
+    if (verdict->reset_after > retry_after) {
+        rest = verdict->reset_after - retry_after + RATELIMIT_SECOND - 1;
         rest -= rest % RATELIMIT_SECOND;
     }
 

@@ -90,6 +90,7 @@ ngx_http_ratelimit_redis_mirror_query(ngx_http_ratelimit_query_t *mirror,
 
     *mirror = *q;
     mirror->items = item;
+    mirror->subjects = &q->subjects[i];
     mirror->places = &q->places[i];
     mirror->n = 1;
 }

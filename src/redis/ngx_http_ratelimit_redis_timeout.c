@@ -194,7 +194,8 @@ ngx_http_ratelimit_redis_on_write(void *data, ngx_msec_t turn)
 ratelimit_breaker_e
 ngx_http_ratelimit_redis_permit(ngx_http_ratelimit_redis_server_t *server)
 {
-    return ratelimit_breaker_ask(server->breaker, ngx_current_msec,
+    return ratelimit_breaker_ask(&server->owner.shared->breaker,
+                                 ngx_current_msec,
                                  2 * server->redis->timeout);
 }
 
@@ -208,21 +209,21 @@ void
 ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_server_t *server,
     ratelimit_breaker_e permit)
 {
-    ngx_http_ratelimit_redis_t  *redis;
+    ngx_http_ratelimit_redis_shared_t  *shared;
+
+    shared = server->owner.shared;
 
     if ((permit != RATELIMIT_BREAKER_PROBE
-         && ratelimit_breaker_is_open(server->breaker))
-        || !ratelimit_breaker_success(server->breaker))
+         && ratelimit_breaker_is_open(&shared->breaker))
+        || !ratelimit_breaker_success(&shared->breaker))
     {
         return;
     }
 
-    redis = server->redis;
-
-    ngx_atomic_fetch_add(&redis->shared->changes, 1);
+    ngx_atomic_fetch_add(&shared->changes, 1);
 
     ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
-                  "ratelimit: redis \"%V\" is up again", &redis->name);
+                  "ratelimit: redis \"%V\" is up again", &server->owner.label);
 }
 
 
@@ -235,20 +236,21 @@ void
 ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_server_t *server,
     ratelimit_breaker_e permit)
 {
-    ngx_http_ratelimit_redis_t  *redis;
+    ngx_http_ratelimit_redis_shared_t  *shared;
 
-    if (ratelimit_breaker_failure(server->breaker, permit, ngx_current_msec,
+    shared = server->owner.shared;
+
+    if (ratelimit_breaker_failure(&shared->breaker, permit, ngx_current_msec,
                                   (uint32_t) ngx_random()))
     {
-        redis = server->redis;
-
-        ngx_atomic_fetch_add(&redis->shared->changes, 1);
+        ngx_atomic_fetch_add(&shared->changes, 1);
 
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "ratelimit: redis \"%V\" is marked down: %*s",
-                      &redis->name, server->reason_len, server->reason);
+                      &server->owner.label, server->reason_len,
+                      server->reason);
 
-        ngx_atomic_fetch_add(&redis->shared->generation, 1);
+        ngx_atomic_fetch_add(&shared->generation, 1);
 
     } else if (permit != RATELIMIT_BREAKER_PROBE) {
         return;

@@ -8,13 +8,10 @@
 #include "redis/ngx_http_ratelimit_redis.h"
 
 
-/* bytes of an argument with its frame */
-#define NGX_HTTP_RATELIMIT_REDIS_RECORD                                       \
-    (sizeof("$72" CRLF) - 1 + RATELIMIT_SCRIPT_ARGUMENT + sizeof(CRLF) - 1)
-
-
 static void ngx_http_ratelimit_redis_mark_undo(
     ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i, ngx_uint_t undo);
+static void ngx_http_ratelimit_redis_set_op(
+    ngx_http_ratelimit_redis_command_t *command, ratelimit_script_e op);
 static u_char *ngx_http_ratelimit_redis_argument(
     ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i);
 
@@ -71,12 +68,16 @@ ngx_int_t
 ngx_http_ratelimit_redis_undo(ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *reply)
 {
-    u_char      *op;
+    u_char      *verdicts;
     ngx_uint_t   i;
 
-    if (!command->undo || type != NGX_HTTP_RATELIMIT_REDIS_STRING
-        || reply->len != command->n * RATELIMIT_SCRIPT_VERDICT)
-    {
+    if (!command->undo || type != NGX_HTTP_RATELIMIT_REDIS_STRING) {
+        return NGX_DECLINED;
+    }
+
+    verdicts = ngx_http_ratelimit_redis_verdicts(command, reply);
+
+    if (verdicts == NULL) {
         return NGX_DECLINED;
     }
 
@@ -84,32 +85,56 @@ ngx_http_ratelimit_redis_undo(ngx_http_ratelimit_redis_command_t *command,
 
         if (!ratelimit_script_to_refund(
                                ngx_http_ratelimit_redis_argument(command, i),
-                               reply->data + i * RATELIMIT_SCRIPT_VERDICT))
+                               verdicts + i * RATELIMIT_SCRIPT_VERDICT))
         {
             return NGX_DECLINED;
         }
     }
 
-    op = command->last - command->n * NGX_HTTP_RATELIMIT_REDIS_RECORD
-         - (sizeof("c" CRLF) - 1);
-
-    *op = RATELIMIT_SCRIPT_REFUND;
-
-    command->op = RATELIMIT_SCRIPT_REFUND;
-    command->undo = 0;
-
-    ngx_http_ratelimit_redis_set_evalsha(command);
+    ngx_http_ratelimit_redis_set_op(command, RATELIMIT_SCRIPT_REFUND);
 
     return NGX_OK;
 }
 
 
-/* arguments are at the end, behind the letter of the operation */
+static void
+ngx_http_ratelimit_redis_set_op(ngx_http_ratelimit_redis_command_t *command,
+    ratelimit_script_e op)
+{
+    *(command->arguments - (sizeof("c" CRLF) - 1)) = (u_char) op;
+
+    command->op = op;
+    command->undo = 0;
+
+    ngx_http_ratelimit_redis_set_evalsha(command);
+}
+
+
+/* each is behind the number of its bytes, "$72" */
 
 static u_char *
 ngx_http_ratelimit_redis_argument(ngx_http_ratelimit_redis_command_t *command,
     ngx_uint_t i)
 {
-    return command->last - (command->n - i) * NGX_HTTP_RATELIMIT_REDIS_RECORD
-           + sizeof("$72" CRLF) - 1;
+    u_char      *p;
+    size_t       len;
+    ngx_uint_t   k;
+
+    p = command->arguments;
+
+    for (k = 0; /* void */ ; k++) {
+        len = 0;
+
+        for (p++; *p != CR; p++) {
+            len = len * 10 + (*p - '0');
+        }
+
+        p += sizeof(CRLF) - 1;
+
+        if (k == i) {
+            return p;
+        }
+
+        p += len + sizeof(CRLF) - 1;
+    }
 }

@@ -29,7 +29,7 @@ static void ratelimit_breaker_read(uint64_t word,
 static int ratelimit_breaker_write(ratelimit_breaker_t *breaker,
     uint64_t *word, const ratelimit_breaker_state_t *state);
 static int ratelimit_breaker_due(const ratelimit_breaker_state_t *state,
-    uint64_t now, uint64_t lease);
+    uint64_t now, uint64_t timeout);
 static void ratelimit_breaker_pause(ratelimit_breaker_state_t *state,
     uint64_t now, uint32_t random);
 
@@ -62,7 +62,7 @@ ratelimit_breaker_write(ratelimit_breaker_t *breaker, uint64_t *word,
 
 ratelimit_breaker_e
 ratelimit_breaker_ask(ratelimit_breaker_t *breaker, uint64_t now,
-    uint64_t lease)
+    uint64_t timeout)
 {
     uint64_t                   word;
     ratelimit_breaker_state_t  state;
@@ -76,11 +76,11 @@ ratelimit_breaker_ask(ratelimit_breaker_t *breaker, uint64_t now,
             return RATELIMIT_BREAKER_GO;
         }
 
-        if (!ratelimit_breaker_due(&state, now, lease)) {
+        if (!ratelimit_breaker_due(&state, now, timeout)) {
             return RATELIMIT_BREAKER_STOP;
         }
 
-        state.until = now + lease;
+        state.until = now + timeout;
 
     } while (!ratelimit_breaker_write(breaker, &word, &state));
 
@@ -89,19 +89,19 @@ ratelimit_breaker_ask(ratelimit_breaker_t *breaker, uint64_t now,
 
 
 /*
- * A time that no pause and no lease could have set means that the clock was
+ * A time that no pause and no timeout could have set means that the clock was
  * set; a process whose clock is a little behind those of others is no reason.
  */
 
 static int
 ratelimit_breaker_due(const ratelimit_breaker_state_t *state, uint64_t now,
-    uint64_t lease)
+    uint64_t timeout)
 {
     uint64_t  left;
 
     left = (state->until - now) & RATELIMIT_BREAKER_TIME_MASK;
 
-    return left == 0 || left > RATELIMIT_BREAKER_LONGEST + lease;
+    return left == 0 || left > RATELIMIT_BREAKER_LONGEST + timeout;
 }
 
 
@@ -187,4 +187,18 @@ ratelimit_breaker_pause(ratelimit_breaker_state_t *state, uint64_t now,
 
     state->failures = 0;
     state->until = now + pause * 3 / 4 + random % (pause / 2 + 1);
+}
+
+
+int
+ratelimit_breaker_is_open(const ratelimit_breaker_t *breaker)
+{
+    return (__atomic_load_n(&breaker->word, __ATOMIC_RELAXED) & 0xff00) != 0;
+}
+
+
+int
+ratelimit_breaker_has_failed(const ratelimit_breaker_t *breaker)
+{
+    return __atomic_load_n(&breaker->word, __ATOMIC_RELAXED) != 0;
 }

@@ -20,9 +20,13 @@
 /* so many failures in a row open it */
 #define RATELIMIT_BREAKER_FAILURES     5
 
-/* the first pause before a probe, and the longest; a quarter more or less */
+/*
+ * The first pause before a probe, and the longest; a quarter more or less.
+ * With the time that a probe takes it must stay below the 5 seconds in which a
+ * server that is well again is used.
+ */
 #define RATELIMIT_BREAKER_FIRST_PAUSE  100
-#define RATELIMIT_BREAKER_LAST_PAUSE   4000
+#define RATELIMIT_BREAKER_LAST_PAUSE   2000
 
 
 typedef enum {
@@ -41,11 +45,11 @@ typedef struct {
 
 
 /*
- * A probe is the only one for "lease" milliseconds, not 0, which is the longest
- * time that it may take: if it has no result by then, another one may go.
+ * A probe is the only one for "timeout" milliseconds, not 0: if it has no
+ * result by then, another one may go.
  */
 ratelimit_breaker_e ratelimit_breaker_ask(ratelimit_breaker_t *breaker,
-    uint64_t now, uint64_t lease);
+    uint64_t now, uint64_t timeout);
 
 /* the server has replied; returns 1 if this closed the breaker */
 int ratelimit_breaker_success(ratelimit_breaker_t *breaker);
@@ -59,12 +63,10 @@ int ratelimit_breaker_success(ratelimit_breaker_t *breaker);
 int ratelimit_breaker_failure(ratelimit_breaker_t *breaker,
     ratelimit_breaker_e permit, uint64_t now, uint32_t random);
 
+int ratelimit_breaker_is_open(const ratelimit_breaker_t *breaker);
 
-static inline int
-ratelimit_breaker_is_open(ratelimit_breaker_t *breaker)
-{
-    return (__atomic_load_n(&breaker->word, __ATOMIC_RELAXED) & 0xff00) != 0;
-}
+/* whether the last request has failed, open or not */
+int ratelimit_breaker_has_failed(const ratelimit_breaker_t *breaker);
 
 
 #endif /* _RATELIMIT_BREAKER_H_INCLUDED_ */

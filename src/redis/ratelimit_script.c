@@ -4,19 +4,20 @@
  *
  * An argument, little endian:
  *
- *   1 byte each   algorithm, buckets, width, 1 to count refusals
- *                 + 2 to reserve
+ *   1 byte each   algorithm, buckets, width, 1 to count_rejected + 2 to
+ *                 reserve
  *   4 bytes       ring
  *   8 bytes each  cost, limit, period, ceiling, capacity, free, wait, stamp
  *
  * A verdict, 8 bytes each: flags, remaining, reset_after, retry_after, delay,
- * excess, stamp.  The numbers of Lua are exact below 2^53: a larger one is sent
- * as the largest of these.
+ * excess, stamp.  Of an allowed request retry_after is next_after.  The numbers
+ * of Lua are exact below 2^53: a larger one is sent as the largest of these.
  */
 
 
 #include "core/ratelimit.h"
 #include "core/ratelimit_math.h"
+#include "redis/ratelimit_bytes.h"
 #include "redis/ratelimit_lua.h"
 #include "redis/ratelimit_script.h"
 
@@ -36,9 +37,6 @@
 
 static unsigned char *ratelimit_script_write(unsigned char *p,
     uint64_t number);
-static unsigned char *ratelimit_script_write_raw(unsigned char *p,
-    uint64_t number);
-static uint64_t ratelimit_script_read(const unsigned char *p);
 static int ratelimit_script_valid(const ratelimit_rule_t *rule,
     const ratelimit_verdict_t *verdict, uint64_t flags);
 
@@ -79,7 +77,7 @@ ratelimit_script_argument(const ratelimit_item_t *item,
     rule = item->rule;
     shape = item->shape;
 
-    (void) ratelimit_script_write_raw(p, (uint64_t) shape->ring << 32);
+    (void) ratelimit_bytes_write(p, (uint64_t) shape->ring << 32);
 
     p[0] = (unsigned char) shape->algorithm;
     p[1] = (unsigned char) shape->buckets;
@@ -103,36 +101,8 @@ ratelimit_script_argument(const ratelimit_item_t *item,
 static unsigned char *
 ratelimit_script_write(unsigned char *p, uint64_t number)
 {
-    return ratelimit_script_write_raw(p, ratelimit_min(number,
-                                                       RATELIMIT_SCRIPT_MAX));
-}
-
-
-/* compilers make one instruction of these */
-
-static unsigned char *
-ratelimit_script_write_raw(unsigned char *p, uint64_t number)
-{
-    p[0] = (unsigned char) number;
-    p[1] = (unsigned char) (number >> 8);
-    p[2] = (unsigned char) (number >> 16);
-    p[3] = (unsigned char) (number >> 24);
-    p[4] = (unsigned char) (number >> 32);
-    p[5] = (unsigned char) (number >> 40);
-    p[6] = (unsigned char) (number >> 48);
-    p[7] = (unsigned char) (number >> 56);
-
-    return p + 8;
-}
-
-
-static uint64_t
-ratelimit_script_read(const unsigned char *p)
-{
-    return (uint64_t) p[0] | (uint64_t) p[1] << 8 | (uint64_t) p[2] << 16
-           | (uint64_t) p[3] << 24 | (uint64_t) p[4] << 32
-           | (uint64_t) p[5] << 40 | (uint64_t) p[6] << 48
-           | (uint64_t) p[7] << 56;
+    return ratelimit_bytes_write(p, ratelimit_min(number,
+                                                  RATELIMIT_SCRIPT_MAX));
 }
 
 
@@ -143,7 +113,7 @@ ratelimit_script_verdict(ratelimit_item_t *item, const unsigned char *reply)
     ratelimit_verdict_t  *verdict;
 
     verdict = &item->verdict;
-    flags = ratelimit_script_read(reply);
+    flags = ratelimit_bytes_read(reply);
 
     verdict->limit = item->rule->limit;
 
@@ -151,17 +121,24 @@ ratelimit_script_verdict(ratelimit_item_t *item, const unsigned char *reply)
         verdict->limit = item->rule->capacity;
     }
 
-    verdict->remaining = ratelimit_script_read(reply + 8);
-    verdict->reset_after = ratelimit_script_read(reply + 16);
-    verdict->retry_after = ratelimit_script_read(reply + 24);
-    verdict->delay = ratelimit_script_read(reply + 32);
-    verdict->excess = ratelimit_script_read(reply + 40);
-    verdict->stamp = ratelimit_script_read(reply
-                                           + RATELIMIT_SCRIPT_VERDICT_STAMP);
+    verdict->remaining = ratelimit_bytes_read(reply + 8);
+    verdict->reset_after = ratelimit_bytes_read(reply + 16);
+    verdict->retry_after = ratelimit_bytes_read(reply + 24);
+    verdict->delay = ratelimit_bytes_read(reply + 32);
+    verdict->excess = ratelimit_bytes_read(reply + 40);
+    verdict->stamp = ratelimit_bytes_read(reply
+                                          + RATELIMIT_SCRIPT_VERDICT_STAMP);
 
     verdict->allowed = ((flags & RATELIMIT_SCRIPT_ALLOWED) != 0);
     verdict->soft = ((flags & RATELIMIT_SCRIPT_SOFT) != 0);
     verdict->rebase = ((flags & RATELIMIT_SCRIPT_REBASE) != 0);
+
+    verdict->next_after = 0;
+
+    if (verdict->allowed) {
+        verdict->next_after = verdict->retry_after;
+        verdict->retry_after = 0;
+    }
 
     return ratelimit_script_valid(item->rule, verdict, flags);
 }
@@ -186,6 +163,7 @@ ratelimit_script_valid(const ratelimit_rule_t *rule,
         || verdict->remaining > verdict->limit
         || verdict->reset_after > RATELIMIT_SCRIPT_MAX
         || verdict->retry_after > RATELIMIT_SCRIPT_MAX
+        || verdict->next_after > RATELIMIT_SCRIPT_MAX
         || verdict->delay > longest
         || verdict->excess > RATELIMIT_SCRIPT_MAX
         || verdict->stamp > RATELIMIT_SCRIPT_MAX)
@@ -197,7 +175,7 @@ ratelimit_script_valid(const ratelimit_rule_t *rule,
         return verdict->retry_after && !verdict->delay && !verdict->soft;
     }
 
-    return !verdict->retry_after && !(verdict->soft && verdict->remaining);
+    return !(verdict->soft && verdict->remaining);
 }
 
 
@@ -213,10 +191,10 @@ ratelimit_script_to_refund(unsigned char *argument, const unsigned char *reply)
 {
     uint64_t  stamp;
 
-    stamp = ratelimit_script_read(reply + RATELIMIT_SCRIPT_VERDICT_STAMP);
+    stamp = ratelimit_bytes_read(reply + RATELIMIT_SCRIPT_VERDICT_STAMP);
 
     (void) ratelimit_script_write(argument + RATELIMIT_SCRIPT_ARGUMENT_STAMP,
                                   stamp);
 
-    return (ratelimit_script_read(reply) & RATELIMIT_SCRIPT_ALLOWED) != 0;
+    return (ratelimit_bytes_read(reply) & RATELIMIT_SCRIPT_ALLOWED) != 0;
 }

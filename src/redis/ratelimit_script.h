@@ -15,21 +15,24 @@
 #define RATELIMIT_SCRIPT_ARGUMENT  72
 #define RATELIMIT_SCRIPT_VERDICT   56
 
+/* bytes of the last argument of a call, with which the reply begins */
+#define RATELIMIT_SCRIPT_ECHO      2
+
 
 /*
  * What a call does with all of its limits, its first argument.
  *
- * decide  charges all if all allow, otherwise those that insist
- * commit  the reservations that have these stamps count
- * refund  takes back the charges or reservations that have these stamps
- * insist  the request was refused elsewhere: charges those that insist
+ * decide   charges all if all allow, otherwise those that count refusals
+ * commit   the reservations that have these stamps count
+ * refund   takes back the charges or reservations that have these stamps
+ * refused  the request was refused elsewhere: charges those that count that
  */
 
 typedef enum {
     RATELIMIT_SCRIPT_DECIDE = 'c',
     RATELIMIT_SCRIPT_COMMIT = 's',
     RATELIMIT_SCRIPT_REFUND = 'r',
-    RATELIMIT_SCRIPT_INSIST = 'i'
+    RATELIMIT_SCRIPT_REFUSED = 'i'
 } ratelimit_script_e;
 
 /* whether it settles a decision that was made before, which has no verdict */

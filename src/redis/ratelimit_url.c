@@ -63,7 +63,7 @@ ratelimit_url_parse(const char *text, size_t len, ratelimit_url_t *url)
         return ratelimit_url_parse_server(text + 9, end, url);
     }
 
-    return "must begin with \"redis://\" or \"unix:/\"";
+    return "must begin with \"redis://\", \"rediss://\" or \"unix:/\"";
 }
 
 
@@ -261,6 +261,7 @@ ratelimit_url_parse_port(const char *p, const char *end, ratelimit_url_t *url)
     }
 
     url->port = (unsigned) port;
+    url->has_port = 1;
 
     return NULL;
 }

@@ -33,6 +33,7 @@ typedef struct {
     ratelimit_url_part_t            path;     /* of a socket, then no host */
     unsigned                        port;
     unsigned                        db;
+    unsigned                        has_port:1;  /* otherwise the default */
     unsigned                        tls:1;
     unsigned                        ipv6:1;   /* was in brackets, its digits
                                                  are not checked */

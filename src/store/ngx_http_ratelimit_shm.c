@@ -21,12 +21,8 @@
 
 
 static ngx_int_t ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t refund);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q);
-static ngx_int_t ngx_http_ratelimit_shm_use(ngx_conf_t *cf,
-    ngx_http_ratelimit_use_t *use);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
@@ -41,13 +37,13 @@ static void ngx_http_ratelimit_shm_join_later(ngx_event_t *ev);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
-    NULL,
+    NULL,                                  /* recall */
     ngx_http_ratelimit_shm_query,
-    ngx_http_ratelimit_shm_cancel,
+    NULL,                                  /* cancel */
     ngx_http_ratelimit_shm_refund,
     ngx_http_ratelimit_shm_commit,
-    NULL,
-    ngx_http_ratelimit_shm_use
+    NULL,                                  /* refused */
+    NULL                                   /* use */
 };
 
 
@@ -62,15 +58,15 @@ static uint64_t  *ngx_http_ratelimit_clock;
 static ngx_int_t
 ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q)
 {
-    return ngx_http_ratelimit_shm_decide(q, q->n);
-}
+    ratelimit_clock_t  clock;
 
+    if (ngx_http_ratelimit_self == 0) {
+        return NGX_ERROR;
+    }
 
-static void
-ngx_http_ratelimit_shm_cancel(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t refund)
-{
-    /* void: shared memory decides at once */
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    return ngx_http_ratelimit_shm_decide_at(q, q->n, &clock);
 }
 
 
@@ -119,13 +115,6 @@ ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q)
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_shm_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
-{
-    return NGX_OK;
-}
-
-
 /* once a second and zone, by the worker that comes first */
 
 void
@@ -140,7 +129,7 @@ ngx_http_ratelimit_shm_log_evictions(ngx_http_ratelimit_query_t *q)
         place = &q->places[i];
 
         n = ratelimit_table_new_evictions(place->active,
-                                      (uint64_t) ngx_current_msec * 1000);
+                                          (uint64_t) ngx_current_msec * 1000);
         if (n == 0) {
             continue;
         }

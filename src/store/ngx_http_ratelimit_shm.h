@@ -90,17 +90,10 @@ ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
 /* n is that of the query, and may be a constant */
 
 static ratelimit_inline ngx_int_t
-ngx_http_ratelimit_shm_decide(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
+ngx_http_ratelimit_shm_decide_at(ngx_http_ratelimit_query_t *q, ngx_uint_t n,
+    ratelimit_clock_t *clock)
 {
-    ratelimit_clock_t  clock;
-
-    if (ngx_http_ratelimit_self == 0) {
-        return NGX_ERROR;
-    }
-
-    ngx_http_ratelimit_shm_clock(&clock);
-
-    q->allowed = ratelimit_table_decide(q->items, q->places, n, &clock,
+    q->allowed = ratelimit_table_decide(q->items, q->places, n, clock,
                                         ngx_http_ratelimit_self);
 
     if (q->places[0].evicted) {

@@ -15,6 +15,14 @@
 #endif
 
 
+/* what a store does to items in the end */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_REFUND = 0,
+    NGX_HTTP_RATELIMIT_COMMIT
+} ngx_http_ratelimit_verb_e;
+
+
 /* the limits of one store in a query */
 
 typedef struct {
@@ -38,6 +46,8 @@ struct ngx_http_ratelimit_progress_s {
 
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_query_decide_n(
     ngx_http_ratelimit_query_t *q, ngx_uint_t n);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_query_decide_shm(
+    ngx_http_ratelimit_query_t *q, ngx_uint_t n);
 static ratelimit_inline ngx_uint_t ngx_http_ratelimit_query_prepare(
     ngx_http_ratelimit_query_t *q, ngx_uint_t n);
 static ngx_int_t ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q);
@@ -58,7 +68,7 @@ static ngx_int_t ngx_http_ratelimit_query_finish(
     ngx_http_ratelimit_progress_t *progress);
 static void ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part);
 static void ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, ngx_uint_t commit);
+    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_verb_e verb);
 static ngx_uint_t ngx_http_ratelimit_query_part(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_http_ratelimit_query_t *part);
 static void ngx_http_ratelimit_query_slice(ngx_http_ratelimit_query_t *q,
@@ -102,7 +112,7 @@ ngx_http_ratelimit_query_decide_n(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
         rc = ngx_http_ratelimit_query_start(q);
 
     } else {
-        rc = ngx_http_ratelimit_shm_decide(q, n);
+        rc = ngx_http_ratelimit_query_decide_shm(q, n);
 
         if (rc != NGX_OK) {
             rc = ngx_http_ratelimit_query_fall_back(q);
@@ -116,6 +126,21 @@ ngx_http_ratelimit_query_decide_n(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
     q->rc = rc;
 
     return rc;
+}
+
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_query_decide_shm(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
+{
+    ratelimit_clock_t  clock;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    return ngx_http_ratelimit_shm_decide_at(q, n, &clock);
 }
 
 
@@ -177,7 +202,7 @@ ngx_http_ratelimit_query_decide_local(ngx_http_ratelimit_query_t *q)
         q->subjects[i].backend = NGX_HTTP_RATELIMIT_LOCAL;
     }
 
-    return ngx_http_ratelimit_shm_decide(q, q->n);
+    return ngx_http_ratelimit_shm_store.decide(q);
 }
 
 
@@ -192,6 +217,7 @@ ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q)
 
     for (i = 0; i < q->n; i++) {
         q->items[i].shape = &q->subjects[i].use->zone->shape;
+        q->items[i].state = NULL;
         q->items[i].verdict.stamp = 0;
         q->subjects[i].stamp = 0;
     }
@@ -307,7 +333,7 @@ ngx_http_ratelimit_query_ask(ngx_http_ratelimit_part_t *part,
     store = part->query.subjects[0].use->zone->store;
 
     if (refused) {
-        part->rc = store->look(&part->query);
+        part->rc = store->refused(&part->query);
 
     } else {
         part->charged = 1;
@@ -382,6 +408,7 @@ ngx_http_ratelimit_query_fall_back(ngx_http_ratelimit_query_t *q)
         zone = subject[i].use->zone;
 
         if (zone->fail == NGX_HTTP_RATELIMIT_FAIL_CLOSED) {
+            ngx_http_ratelimit_query_let_pass(q);
             q->allowed = 0;
             return NGX_BUSY;
         }
@@ -395,7 +422,7 @@ ngx_http_ratelimit_query_fall_back(ngx_http_ratelimit_query_t *q)
     ngx_http_ratelimit_query_slice(q, 0, n, &local);
     local.allowed = 1;
 
-    if (n && ngx_http_ratelimit_shm_decide(&local, n) != NGX_OK) {
+    if (n && ngx_http_ratelimit_shm_store.decide(&local) != NGX_OK) {
         n = 0;
     }
 
@@ -561,8 +588,8 @@ ngx_http_ratelimit_query_describe(ngx_http_ratelimit_query_t *q)
 
         /* a verdict of Redis is complete */
 
-        if (q->subjects[i].backend == NGX_HTTP_RATELIMIT_SHM
-            || q->subjects[i].backend == NGX_HTTP_RATELIMIT_LOCAL)
+        if (q->subjects[i].backend != NGX_HTTP_RATELIMIT_REDIS
+            && q->subjects[i].backend != NGX_HTTP_RATELIMIT_UNASKED)
         {
             ratelimit_table_describe(&q->items[i], &q->places[i], 1);
         }
@@ -576,7 +603,7 @@ void
 ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n)
 {
-    ngx_http_ratelimit_query_settle(q, first, n, 0);
+    ngx_http_ratelimit_query_settle(q, first, n, NGX_HTTP_RATELIMIT_REFUND);
 }
 
 
@@ -584,13 +611,13 @@ void
 ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n)
 {
-    ngx_http_ratelimit_query_settle(q, first, n, 1);
+    ngx_http_ratelimit_query_settle(q, first, n, NGX_HTTP_RATELIMIT_COMMIT);
 }
 
 
 static void
 ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, ngx_uint_t commit)
+    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_verb_e verb)
 {
     ngx_uint_t                         i, last;
     ngx_http_ratelimit_query_t         range, part;
@@ -607,15 +634,21 @@ ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
             continue;
         }
 
-        store = (part.subjects[0].backend == NGX_HTTP_RATELIMIT_LOCAL)
-                ? &ngx_http_ratelimit_shm_store
-                : part.subjects[0].use->zone->store;
+        store = part.subjects[0].use->zone->store;
 
-        if (commit) {
-            store->commit(&part);
+        if (part.subjects[0].backend == NGX_HTTP_RATELIMIT_LOCAL) {
+            store = &ngx_http_ratelimit_shm_store;
+        }
 
-        } else {
+        switch (verb) {
+
+        case NGX_HTTP_RATELIMIT_REFUND:
             store->refund(&part);
+            break;
+
+        case NGX_HTTP_RATELIMIT_COMMIT:
+            store->commit(&part);
+            break;
         }
 
         for ( /* void */ ; i < first; i++) {

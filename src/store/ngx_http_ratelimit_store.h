@@ -27,6 +27,14 @@ typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
 
 
+/* how long a refusal is believed that was pronounced elsewhere */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_HOLD_BRIEFLY = 0,      /* charges may be refunded */
+    NGX_HTTP_RATELIMIT_HOLD               /* as long as it says */
+} ngx_http_ratelimit_hold_e;
+
+
 /*
  * A set of counters in a zone.  Uses of one name share their counters; the
  * zone's own have the empty name.  The store sets hasher when the configuration
@@ -44,9 +52,7 @@ typedef struct {
     ngx_uint_t                      count_rejected;  /* rejected=count */
     ngx_uint_t                      reserved; /* a charge may be refunded when
                                                  the status is known */
-    ngx_uint_t                      lasting;  /* a refusal holds as long as it
-                                                 says, as nothing is refunded;
-                                                 of one name all or none */
+    ngx_http_ratelimit_hold_e       refusals_hold;  /* of one name all alike */
     ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
 } ngx_http_ratelimit_use_t;
@@ -115,13 +121,15 @@ struct ngx_http_ratelimit_query_s {
  *         NGX_ERROR  the store is unusable
  * cancel  done will not be called any more.  A charge, made or still to come,
  *         stays; with refund set, only that of an item without a cost does.
+ *         NULL if decide never returns NGX_AGAIN.
  * refund  refunds the items of an allowed query that have a cost
  * commit  what items of an allowed query have reserved counts
- * look    another store refused the request: counts it where refused requests
+ * refused another store refused the request: counts it where refused requests
  *         count, and sets allowed and all verdicts as decide does, though
  *         nothing else is charged.  NGX_DECLINED if that is not worth it.
  *         NULL if no store is asked before this one.
- * use     a limit uses the zone; called while the configuration is read
+ * use     a limit uses the zone; called while the configuration is read.  NULL
+ *         if the store does not need to know.
  */
 
 typedef struct {
@@ -130,7 +138,7 @@ typedef struct {
     void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t refund);
     void        (*refund)(ngx_http_ratelimit_query_t *q);
     void        (*commit)(ngx_http_ratelimit_query_t *q);
-    ngx_int_t   (*look)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*refused)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
 } ngx_http_ratelimit_store_t;
 
@@ -207,6 +215,7 @@ ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
 
 #if (NGX_HTTP_RATELIMIT_HIREDIS)
+
 ngx_int_t ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle);
 void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
 #endif
@@ -278,7 +287,8 @@ ngx_http_ratelimit_query_init(ngx_http_ratelimit_query_t *q, void *memory,
 /*
  * Adds rules that apply to one key, to those that were added before; returns
  * how many there are then, which is to be set as the query's n.  Limits are
- * added in the order of ranks, each once.
+ * added in the order of ranks, each once: for a second key there is a copy of
+ * the use.
  */
 
 static ratelimit_inline ngx_uint_t

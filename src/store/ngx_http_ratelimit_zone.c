@@ -7,17 +7,19 @@
 #include "store/ngx_http_ratelimit_shm.h"
 
 
-static ngx_int_t ngx_http_ratelimit_zone_share(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_zone_set_refusals_hold(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone);
 static int ngx_libc_cdecl ngx_http_ratelimit_zone_compare_names(
     const void *one, const void *two);
-static ngx_int_t ngx_http_ratelimit_zone_lasting(ngx_conf_t *cf,
+static ngx_int_t ngx_http_ratelimit_zone_refusals_hold(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t **use, ngx_uint_t n);
 static ngx_uint_t ngx_http_ratelimit_zone_same_pace(ngx_array_t *rules);
 static int ngx_libc_cdecl ngx_http_ratelimit_zone_compare_periods(
     const void *one, const void *two);
 static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone);
+static void ngx_http_ratelimit_zone_fit(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_use_t *use);
 static ngx_uint_t ngx_http_ratelimit_zone_holds(
     ngx_http_ratelimit_zone_t *zone, size_t size, ngx_uint_t max_rules);
 static void ngx_http_ratelimit_zone_too_small(ngx_conf_t *cf,
@@ -78,7 +80,8 @@ ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
 ngx_int_t
 ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 {
-    ngx_http_ratelimit_use_t  **slot;
+    ngx_http_ratelimit_use_t          **slot;
+    const ngx_http_ratelimit_store_t   *store;
 
     slot = ngx_array_push(&use->zone->uses);
     if (slot == NULL) {
@@ -86,8 +89,9 @@ ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
     }
 
     *slot = use;
+    store = use->zone->store;
 
-    return use->zone->store->use(cf, use);
+    return store->use ? store->use(cf, use) : NGX_OK;
 }
 
 
@@ -107,7 +111,7 @@ ngx_http_ratelimit_store_finish(ngx_conf_t *cf)
 
     for (i = 0; i < zones->nelts; i++) {
 
-        if (ngx_http_ratelimit_zone_share(cf, zone[i]) != NGX_OK
+        if (ngx_http_ratelimit_zone_set_refusals_hold(cf, zone[i]) != NGX_OK
             || ngx_http_ratelimit_zone_layout(cf, zone[i]) != NGX_OK
             || ngx_http_ratelimit_reload_find(cf, zone[i]) != NGX_OK)
         {
@@ -120,14 +124,16 @@ ngx_http_ratelimit_store_finish(ngx_conf_t *cf)
 
 
 /*
- * Uses of one name share their counters: the refusals of all of them last, or
- * of none.  There may be tens of thousands, so they are sorted by name.
+ * Uses of one name share their counters: refusals of one of them hold no longer
+ * than those of any other.  There may be tens of thousands, so they are sorted
+ * by name.
  */
 
 static ngx_int_t
-ngx_http_ratelimit_zone_share(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
+ngx_http_ratelimit_zone_set_refusals_hold(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone)
 {
-    ngx_int_t                   lasting;
+    ngx_int_t                   refusals_hold;
     ngx_uint_t                  i, k, n;
     ngx_http_ratelimit_use_t  **use;
 
@@ -151,14 +157,14 @@ ngx_http_ratelimit_zone_share(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
             }
         }
 
-        lasting = ngx_http_ratelimit_zone_lasting(cf, use, i);
+        refusals_hold = ngx_http_ratelimit_zone_refusals_hold(cf, use, i);
 
-        if (lasting == NGX_ERROR) {
+        if (refusals_hold == NGX_ERROR) {
             return NGX_ERROR;
         }
 
         for (k = 0; k < i; k++) {
-            use[k]->lasting = lasting;
+            use[k]->refusals_hold = refusals_hold;
         }
     }
 
@@ -174,35 +180,34 @@ ngx_http_ratelimit_zone_compare_names(const void *one, const void *two)
     a = *(ngx_http_ratelimit_use_t **) one;
     b = *(ngx_http_ratelimit_use_t **) two;
 
-    if (a->name.len != b->name.len) {
-        return a->name.len > b->name.len ? 1 : -1;
-    }
-
-    return ngx_memcmp(a->name.data, b->name.data, a->name.len);
+    return ngx_memn2cmp(a->name.data, b->name.data, a->name.len, b->name.len);
 }
 
 
 /*
- * Whether a refusal by any of these uses, which share their counters, lasts:
+ * How long refusals by any of these uses hold, which share their counters:
  * limits that share a bucket must refill it at one rate.
  */
 
 static ngx_int_t
-ngx_http_ratelimit_zone_lasting(ngx_conf_t *cf, ngx_http_ratelimit_use_t **use,
-    ngx_uint_t n)
+ngx_http_ratelimit_zone_refusals_hold(ngx_conf_t *cf,
+    ngx_http_ratelimit_use_t **use, ngx_uint_t n)
 {
+    ngx_int_t           hold;
     ngx_uint_t          i, k;
     ngx_array_t         rules;
     ratelimit_rule_t  **rule;
 
+    hold = NGX_HTTP_RATELIMIT_HOLD;
+
     for (i = 0; i < n; i++) {
-        if (!use[i]->lasting) {
-            return 0;
-        }
+        hold = ngx_min(hold, (ngx_int_t) use[i]->refusals_hold);
     }
 
-    if (!ratelimit_algorithms[use[0]->zone->shape.algorithm]->drips) {
-        return 1;
+    if (hold != NGX_HTTP_RATELIMIT_HOLD
+        || !ratelimit_algorithms[use[0]->zone->shape.algorithm]->drips)
+    {
+        return hold;
     }
 
     if (ngx_array_init(&rules, cf->temp_pool, n, sizeof(ratelimit_rule_t *))
@@ -223,7 +228,8 @@ ngx_http_ratelimit_zone_lasting(ngx_conf_t *cf, ngx_http_ratelimit_use_t **use,
         }
     }
 
-    return ngx_http_ratelimit_zone_same_pace(&rules);
+    return ngx_http_ratelimit_zone_same_pace(&rules)
+           ? NGX_HTTP_RATELIMIT_HOLD : NGX_HTTP_RATELIMIT_HOLD_BRIEFLY;
 }
 
 
@@ -316,7 +322,7 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
 {
     u_char                     *p;
     size_t                      len;
-    ngx_uint_t                  i, k, max_rules;
+    ngx_uint_t                  i, max_rules;
     ratelimit_shape_t          *shape;
     ngx_http_ratelimit_use_t  **use;
 
@@ -324,25 +330,13 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     use = zone->uses.elts;
 
     max_rules = 1;
+
     zone->packed = 1;
 
     ratelimit_shape_fit(shape, 1);
 
     for (i = 0; i < zone->uses.nelts; i++) {
-
-        if (use[i]->reserved
-            && ratelimit_algorithms[shape->algorithm]->reserve != NULL)
-        {
-            shape->reserves = 1;
-        }
-
-        for (k = 0; k < use[i]->nrules; k++) {
-            zone->packed &= ratelimit_table_fit(shape, &use[i]->rules[k]);
-        }
-
-        if (use[i]->bound) {
-            zone->packed &= ratelimit_table_fit(shape, use[i]->bound);
-        }
+        ngx_http_ratelimit_zone_fit(zone, use[i]);
 
         max_rules = ngx_max(max_rules, use[i]->max_rules);
     }
@@ -369,6 +363,31 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     zone->shm_zone->shm.name.len = p - zone->shm_zone->shm.name.data;
 
     return NGX_OK;
+}
+
+
+static void
+ngx_http_ratelimit_zone_fit(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_use_t *use)
+{
+    ngx_uint_t                    i;
+    ratelimit_shape_t            *shape;
+    const ratelimit_algorithm_t  *algorithm;
+
+    shape = &zone->shape;
+    algorithm = ratelimit_algorithms[shape->algorithm];
+
+    if (use->reserved && algorithm->reserve != NULL) {
+        shape->reserves = 1;
+    }
+
+    for (i = 0; i < use->nrules; i++) {
+        zone->packed &= ratelimit_table_fit(shape, &use->rules[i]);
+    }
+
+    if (use->bound) {
+        zone->packed &= ratelimit_table_fit(shape, use->bound);
+    }
 }
 
 

@@ -25,7 +25,7 @@
 #define PIPELINE_COMMAND  512              /* bytes, at most */
 #define PIPELINE_DEPTH    1024
 #define PIPELINE_SHA      40
-#define PIPELINE_HEAD     5                /* of a reply: "$56\r\n" */
+#define PIPELINE_HEAD     7                /* of a reply: "$58\r\n--" */
 #define PIPELINE_REPLY    (PIPELINE_HEAD + RATELIMIT_SCRIPT_VERDICT + 2)
 
 
@@ -110,15 +110,15 @@ pipeline_command(char *text, uint64_t key)
     n = snprintf(name, sizeof(name), "ratelimit:{2:key-%012llu}:pipeline::10",
                  (unsigned long long) key);
 
-    n = snprintf(text, PIPELINE_COMMAND, "*6\r\n$7\r\nEVALSHA\r\n$40\r\n"
+    n = snprintf(text, PIPELINE_COMMAND, "*7\r\n$7\r\nEVALSHA\r\n$40\r\n"
                  "%.40s\r\n$1\r\n1\r\n$%d\r\n%s\r\n$1\r\nc\r\n$%d\r\n",
                  pipeline_sha, n, name, RATELIMIT_SCRIPT_ARGUMENT);
 
     memcpy(text + n, pipeline_argument, RATELIMIT_SCRIPT_ARGUMENT);
     n += RATELIMIT_SCRIPT_ARGUMENT;
-    memcpy(text + n, "\r\n", 2);
+    memcpy(text + n, "\r\n$2\r\n--\r\n", 10);
 
-    return n + 2;
+    return n + 10;
 }
 
 
@@ -163,7 +163,7 @@ pipeline_receive(int fd)
     replies = 0;
 
     for (at = 0; at + PIPELINE_REPLY <= used; at += PIPELINE_REPLY) {
-        if (memcmp(input + at, "$56\r\n", PIPELINE_HEAD) != 0
+        if (memcmp(input + at, "$58\r\n--", PIPELINE_HEAD) != 0
             || !ratelimit_script_verdict(&pipeline_one,
                                          (unsigned char *) input + at
                                          + PIPELINE_HEAD)

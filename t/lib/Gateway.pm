@@ -22,6 +22,7 @@ use POSIX qw(:sys_wait_h dup2 _exit);
 use Time::HiRes qw(sleep time);
 
 use GatewayClient;
+use Ports qw(free_port);
 
 use constant PATIENCE => 20;    # seconds for anything that must happen
 
@@ -52,14 +53,6 @@ sub start {
     }
 
     die "nginx does not start:\n" . $self->log;
-}
-
-
-sub free_port {
-    my $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1')
-        or die "no free port: $!";
-
-    return $socket->sockport;
 }
 
 

@@ -12,7 +12,8 @@ package GatewayClient;
 #                  each time when requests have been sent
 #
 # The tally has, for each key: sent, unanswered, and the number of answers of
-# each status; beside them "workers", the number of answers of each.
+# each status; beside them "workers", the number of answers of each, and
+# "slowest", the seconds that an answer took.
 
 use strict;
 use warnings;
@@ -100,6 +101,7 @@ sub run {
         workers => $self->{workers},
         answers => $self->{answers},
         hang => $self->{hang} || 0,
+        slowest => $self->{slowest} || 0,
     };
 }
 
@@ -159,7 +161,7 @@ sub send_some {
         $self->advance;
         $self->{tally}{$key}{sent}++;
 
-        push @$pending, $key;
+        push @$pending, [$key, time];
         $text .= "GET $path HTTP/1.1\r\nHost: a\r\nX-Key: $key\r\n\r\n";
     }
 
@@ -205,9 +207,11 @@ sub parse {
 
         substr($$in, 0, $size, '');
 
-        my $key = shift @{$connection->{pending}}
-            // die "an answer to nothing: $head";
+        my ($key, $sent) = @{shift @{$connection->{pending}}
+                             // die "an answer to nothing: $head"};
+        my $took = time - $sent;
 
+        $self->{slowest} = $took if $took > ($self->{slowest} || 0);
         $self->{answers}++;
         $self->{tally}{$key}{$status}++;
         $self->{workers}{$1}++ if $head =~ /^X-Worker: (\d+)/m;
@@ -224,7 +228,7 @@ sub drop {
 
     my $connection = delete $self->{open}{fileno $socket};
 
-    $self->{tally}{$_}{unanswered}++ for @{$connection->{pending}};
+    $self->{tally}{$_->[0]}{unanswered}++ for @{$connection->{pending}};
     $self->{poll}->remove($socket);
 
     close $socket;

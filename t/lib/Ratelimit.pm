@@ -13,30 +13,21 @@ package Ratelimit;
 use strict;
 use warnings;
 
+use File::Path qw(remove_tree);
 use File::Spec;
-use IO::Socket::INET;
+
+use Ports qw(free_port);
 
 use constant MODULE => 'build/ngx_http_ratelimit_module.so';
-
-
-# below those that the kernel gives to clients
-
-sub free_port {
-    for (1 .. 100) {
-        my $port = 10_000 + int rand 20_000;
-
-        return $port if IO::Socket::INET->new(Listen => 1, ReuseAddr => 1,
-                                              LocalPort => $port);
-    }
-
-    die "no free port: $!";
-}
 
 
 BEGIN {
     $ENV{TEST_NGINX_LOAD_MODULES} ||= $ENV{RATELIMIT_MODULE}
                                       || File::Spec->rel2abs(MODULE);
     $ENV{TEST_NGINX_PORT} ||= $ENV{TEST_NGINX_SERVER_PORT} || free_port();
+
+    # of its own, as files of the suite run at the same time
+    $ENV{TEST_NGINX_SERVROOT} ||= File::Spec->rel2abs("t/servroot_$$");
 
     # seconds: a busy machine is not a failure, and what is looked for in the
     # log is there before the response
@@ -45,6 +36,12 @@ BEGIN {
 
     # root's workers run as the user nobody, which may not read a private clone
     $ENV{TEST_NGINX_WORKER_USER} ||= 'root' if $> == 0;
+}
+
+# runs after the one of Test::Nginx, which stops nginx; what failed is kept
+
+END {
+    remove_tree("t/servroot_$$") if $? == 0;
 }
 
 use Test::More;

@@ -17,10 +17,10 @@ use warnings;
 
 use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
-use IO::Socket::INET;
 use POSIX qw(:sys_wait_h dup2 _exit);
 use Time::HiRes qw(sleep time);
 
+use Ports qw(free_port);
 use RedisClient;
 
 use constant PATIENCE => 20;    # seconds for anything that must happen
@@ -29,7 +29,9 @@ use constant PATIENCE => 20;    # seconds for anything that must happen
 $SIG{$_} = sub { exit 1 } for qw(HUP INT TERM);
 
 
-# "host", "port" and "password" are ours, all else are options of the program
+# "host", "port", "password", "conf" and "tls" are ours, all else are options of
+# the program.  "conf" is the text of a file.  "tls" is a path without ".pem"
+# and ".key"; then there is "tls_port", too.
 
 sub start {
     my ($class, %option) = @_;
@@ -42,6 +44,8 @@ sub start {
         host => delete $option{host} // '127.0.0.1',
         port => delete $option{port},
         password => delete $option{password},
+        conf => delete $option{conf},
+        tls => delete $option{tls},
         options => {
             '--save' => '',
             '--appendonly' => 'no',
@@ -55,6 +59,12 @@ sub start {
     $self->{options}{'--requirepass'} = $self->{password}
         if defined $self->{password};
 
+    if (defined $self->{conf}) {
+        open my $file, '>', "$dir/conf" or die "$dir/conf: $!";
+        print $file $self->{conf};
+        close $file or die "$dir/conf: $!";
+    }
+
     # workers, which connect to the socket, run as the user nobody
     chmod 0755, $dir;
 
@@ -62,19 +72,12 @@ sub start {
 
     for (1 .. 5) {
         $self->{port} = $given // free_port();
+        $self->{tls_port} = free_port() if $self->{tls};
 
         return $self if $self->launch;
     }
 
     die "Redis does not start:\n" . $self->log;
-}
-
-
-sub free_port {
-    my $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1')
-        or die "no free port: $!";
-
-    return $socket->sockport;
 }
 
 
@@ -114,6 +117,7 @@ sub exec_redis {
         '--unixsocketperm' => 777,
         '--dir' => $self->{dir},
         '--daemonize' => 'no',
+        $self->{tls} ? $self->tls_options : (),
         %{$self->{options}},
     );
 
@@ -122,8 +126,28 @@ sub exec_redis {
     open my $log, '>>', "$self->{dir}/log" or _exit(1);
     dup2(fileno($log), $_) for 1, 2;
 
-    { exec binary(), map { ($_, $option{$_}) } sort keys %option }
+    # an option may have a list of values; undef is none at all
+
+    my @args = map { my $value = $option{$_}; ($_, ref $value ? @$value : $value) }
+               grep { defined $option{$_} } sort keys %option;
+
+    unshift @args, "$self->{dir}/conf" if defined $self->{conf};
+
+    { exec binary(), @args }
     _exit(127);
+}
+
+
+# clients need no certificate, unless a test says so
+
+sub tls_options {
+    my ($self) = @_;
+
+    return ('--tls-port' => $self->{tls_port},
+            '--tls-cert-file' => "$self->{tls}.pem",
+            '--tls-key-file' => "$self->{tls}.key",
+            '--tls-ca-cert-file' => $self->{tls} =~ s{[^/]+$}{ca.pem}r,
+            '--tls-auth-clients' => 'no');
 }
 
 
@@ -163,6 +187,23 @@ sub call {
 }
 
 
+# the same for what only asks, so that it may be asked again: a server whose
+# role changes closes all connections
+
+sub ask {
+    my ($self, @command) = @_;
+
+    for my $last (0, 0, 0, 1) {
+        my $reply;
+
+        return $reply if eval { $reply = $self->call(@command); 1 };
+        die $@ if $last || $@ !~ /^(?:Redis closes the connection|write to )/;
+
+        delete $self->{kept};
+    }
+}
+
+
 sub pipe {
     my ($self, @commands) = @_;
 
@@ -182,7 +223,7 @@ sub kept {
 sub calls {
     my ($self, $command) = @_;
 
-    my $stats = $self->call('INFO', 'commandstats');
+    my $stats = $self->ask('INFO', 'commandstats');
 
     return $stats =~ /^cmdstat_\Q$command\E:calls=(\d+)/m ? $1 : 0;
 }
@@ -234,6 +275,8 @@ sub restart {
     my ($self, %option) = @_;
 
     my $loading = delete $option{loading};
+
+    $self->{tls} = delete $option{tls} if $option{tls};
 
     $self->kill;
     $self->{options} = { %{$self->{options}}, %option };

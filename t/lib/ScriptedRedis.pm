@@ -52,6 +52,7 @@ sub start {
         },
         open => {},
         seen => [],
+        commands => [],
     }, $class;
 
     $self->{listen} = IO::Socket::INET->new(Listen => 1024, ReuseAddr => 1,
@@ -81,6 +82,15 @@ sub seen {
 }
 
 
+# how many scripts since then were about a key
+
+sub asked {
+    my ($self, $key) = @_;
+
+    return $self->ask("asked $key");
+}
+
+
 # what is in the other process
 
 sub told {
@@ -88,12 +98,17 @@ sub told {
 
     return "@{$self->{seen}}" if $line eq 'seen';
 
+    if (my ($key) = $line =~ /^asked (\S+)$/) {
+        return scalar grep { /^EVAL.*\Q$key\E/is } @{$self->{commands}};
+    }
+
     my ($part) = $line =~ /^play (\S+)$/ or die "what is \"$line\"?";
 
     die "there is no part \"$part\"" if !$self->{parts}{$part};
 
     $self->{part} = $part;
     $self->{seen} = [];
+    $self->{commands} = [];
 
     for my $connection (values %{$self->{open}}) {
         delete $connection->{held};
@@ -198,6 +213,7 @@ sub command {
     my ($self, $connection, $command, $reply) = @_;
 
     push @{$self->{seen}}, uc $command->[0];
+    push @{$self->{commands}}, "@$command";
     push @{$connection->{todo}},
          $self->{parts}{$self->{part}}->($command, $reply,
                                          $connection->{number});

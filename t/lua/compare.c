@@ -63,9 +63,13 @@ typedef struct {
     ratelimit_item_t                items[REDIS_ITEMS];
     ratelimit_shape_t               shapes[REDIS_ITEMS];
     ratelimit_rule_t                rules[REDIS_ITEMS];
+    uint64_t                        next_after[REDIS_ITEMS];
     uint64_t                        expires[REDIS_ITEMS];
     unsigned                        with_expires;
 } compare_call_t;
+
+/* where another limit has the same state, that is not compared */
+#define COMPARE_ANY  UINT64_MAX
 
 
 static char             compare_sha[41];
@@ -78,6 +82,7 @@ static unsigned         compare_refused;
 static unsigned         compare_rebased;
 static unsigned         compare_soft;
 static unsigned         compare_wide;
+static unsigned         compare_last;
 static unsigned         compare_expiries;
 static unsigned         compare_failed;
 
@@ -90,8 +95,12 @@ static void compare_close(compare_world_t *w);
 static void compare_move(compare_world_t *w);
 static int compare_stale(const compare_world_t *w,
     const compare_charge_t *charge);
+static ratelimit_script_e compare_settle_op(compare_world_t *w,
+    compare_charge_t *charge);
 static ratelimit_script_e compare_op(compare_world_t *w);
 static void compare_core(compare_world_t *w, ratelimit_script_e op);
+static uint64_t compare_next(const compare_world_t *w, size_t i,
+    ratelimit_script_e op);
 static void compare_send(compare_world_t *w, ratelimit_script_e op);
 static void compare_send_expires(compare_world_t *w, compare_call_t *call);
 static void compare_expires(const compare_call_t *call, size_t i,
@@ -327,6 +336,27 @@ compare_stale(const compare_world_t *w, const compare_charge_t *charge)
 }
 
 
+/* a charge may be refunded twice, a reservation counts once */
+
+static ratelimit_script_e
+compare_settle_op(compare_world_t *w, compare_charge_t *charge)
+{
+    size_t  i;
+
+    for (i = 0; i < w->n; i++) {
+        w->items[i].verdict.stamp = charge->stamp[i];
+        w->items[i].cost = charge->cost[i];
+        w->items[i].reserve = charge->reserve[i];
+    }
+
+    if (!charge->settled++ && random_percent(50)) {
+        return RATELIMIT_SCRIPT_COMMIT;
+    }
+
+    return RATELIMIT_SCRIPT_REFUND;
+}
+
+
 static ratelimit_script_e
 compare_op(compare_world_t *w)
 {
@@ -353,31 +383,18 @@ compare_op(compare_world_t *w)
 
         w->changed = 0;
 
-        return RATELIMIT_SCRIPT_INSIST;
+        return RATELIMIT_SCRIPT_REFUSED;
     }
 
     place = random_below(COMPARE_CHARGES);
     charge = &w->refundable[place];
 
     if (place < w->charges && !compare_stale(w, charge) && random_percent(15)) {
-
-        for (i = 0; i < w->n; i++) {
-            w->items[i].verdict.stamp = charge->stamp[i];
-            w->items[i].cost = charge->cost[i];
-            w->items[i].reserve = charge->reserve[i];
-        }
-
-        /* a charge may be refunded twice, a reservation counts once */
-
-        if (!charge->settled++ && random_percent(50)) {
-            return RATELIMIT_SCRIPT_COMMIT;
-        }
-
-        return RATELIMIT_SCRIPT_REFUND;
+        return compare_settle_op(w, charge);
     }
 
     return random_percent(95) ? RATELIMIT_SCRIPT_DECIDE
-                              : RATELIMIT_SCRIPT_INSIST;
+                              : RATELIMIT_SCRIPT_REFUSED;
 }
 
 
@@ -406,7 +423,7 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
         return;
     }
 
-    if (op == RATELIMIT_SCRIPT_INSIST) {
+    if (op == RATELIMIT_SCRIPT_REFUSED) {
         (void) decision_look(w->items, w->n, &w->clock);
         decision_settle(w->items, w->n, &w->clock, 0);
 
@@ -426,6 +443,37 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
                               item->verdict.stamp, item->cost);
         }
     }
+}
+
+
+/* how long another request would have to wait now; 0 if it would not */
+
+static uint64_t
+compare_next(const compare_world_t *w, size_t i, ratelimit_script_e op)
+{
+    size_t            k;
+    ratelimit_item_t  item;
+
+    for (k = 0; k < w->n; k++) {
+        if (!w->items[k].verdict.allowed
+            || (k != i && w->limits[k].state == w->limits[i].state))
+        {
+            return COMPARE_ANY;
+        }
+    }
+
+    item = w->items[i];
+
+    /* what is reserved is cut to 2^32 */
+
+    if (op != RATELIMIT_SCRIPT_DECIDE
+        || (item.reserve && item.rule->ceiling + 4 * item.rule->limit
+                            > RATELIMIT_MAX_LIMIT))
+    {
+        return COMPARE_ANY;
+    }
+
+    return decision_look(&item, 1, &w->clock) ? 0 : item.verdict.retry_after;
 }
 
 
@@ -552,6 +600,17 @@ compare_verdict(compare_call_t *call, size_t i, const unsigned char *bytes)
                    ? c->stamp & ~RATELIMIT_RESERVED : lua.verdict.stamp;
     }
 
+    if (call->next_after[i] != COMPARE_ANY) {
+        compare_last += (call->next_after[i] != 0);
+
+        if (fake_near(lua.verdict.next_after)
+            != fake_near(call->next_after[i]))
+        {
+            compare_report(call, i, "next_after", lua.verdict.next_after,
+                           call->next_after[i]);
+        }
+    }
+
     field = fake_differs(&lua.verdict, c);
 
     if (field != NULL) {
@@ -615,19 +674,16 @@ compare_receive(void)
             compare_report(call, 0, "error", 1, 0);
 
         } else if (ratelimit_script_settles(call->op)) {
-            if (reply->type != REDIS_REPLY_STATUS) {
+            if (redis_verdicts(reply, 0) == NULL) {
                 compare_report(call, 0, "status", reply->type, 0);
             }
 
-        } else if (reply->type != REDIS_REPLY_STRING
-                   || (size_t) reply->len
-                      != call->n * RATELIMIT_SCRIPT_VERDICT)
-        {
+        } else if (redis_verdicts(reply, call->n) == NULL) {
             compare_report(call, 0, "bytes", reply->len, 0);
 
         } else {
             for (i = 0; i < call->n; i++) {
-                compare_verdict(call, i, (unsigned char *) reply->str
+                compare_verdict(call, i, redis_verdicts(reply, call->n)
                                          + i * RATELIMIT_SCRIPT_VERDICT);
             }
         }
@@ -679,6 +735,7 @@ compare_step(compare_world_t *w)
         call->items[i] = w->items[i];
         call->shapes[i] = w->limits[i].shape;
         call->rules[i] = w->limits[i].rule;
+        call->next_after[i] = compare_next(w, i, op);
         call->with_expires |= w->items[i].verdict.allowed;
     }
 
@@ -710,13 +767,15 @@ compare_run(unsigned algorithm, unsigned steps)
 
     memset(&w, 0, sizeof(compare_world_t));
 
-    fake_load(algorithm, NULL, NULL, compare_sha);
+    fake_load(&ratelimit_scripts[algorithm], NULL, NULL, compare_sha);
+    fake_check();
 
     compare_verdicts = 0;
     compare_refused = 0;
     compare_rebased = 0;
     compare_soft = 0;
     compare_wide = 0;
+    compare_last = 0;
     compare_expiries = 0;
     compare_failed = 0;
 
@@ -740,11 +799,13 @@ compare_run(unsigned algorithm, unsigned steps)
     tap_ok(compare_failed == 0, "%s: %u steps, %u verdicts, %u expiries",
            name, i, compare_verdicts, compare_expiries);
 
-    tap_note("%s: %u refused, %u soft, %u rebased, %u beyond 2^53", name,
-             compare_refused, compare_soft, compare_rebased, compare_wide);
+    tap_note("%s: %u refused, %u the last one, %u soft, %u rebased, "
+             "%u beyond 2^53", name, compare_refused, compare_last,
+             compare_soft, compare_rebased, compare_wide);
 
     tap_ok(compare_failed
            || (compare_refused > steps / 20 && compare_soft > steps / 200
+               && compare_last > steps / 50
                && compare_rebased > steps / 2000
                && (compare_wide > steps / 20
                    || algorithm == RATELIMIT_SLIDING_LOG)

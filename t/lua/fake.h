@@ -86,6 +86,9 @@ fake_replace(const char *text, const char *from, const char *to)
 }
 
 
+static unsigned  fake_mutated;
+
+
 static const char *
 fake_mutate(const char *text)
 {
@@ -107,19 +110,37 @@ fake_mutate(const char *text)
 
     *to = '\0';
 
+    if (strstr(text, from) == NULL) {
+        return text;
+    }
+
+    fake_mutated = 1;
+
     return fake_replace(text, from, to + 2);
+}
+
+
+/* a script that was to be changed has been loaded */
+
+static void __attribute__((unused))
+fake_check(void)
+{
+    if (getenv("MUTATE") && !fake_mutated) {
+        fprintf(stderr, "there is nothing to mutate\n");
+        exit(3);
+    }
 }
 
 
 /* a script, with one more replacement unless that is NULL */
 
 static void
-fake_load(unsigned script, const char *from, const char *to, char *sha)
+fake_load(const ratelimit_script_t *script, const char *from, const char *to,
+    char *sha)
 {
     const char  *text;
 
-    text = fake_replace(ratelimit_scripts[script].text, fake_real_clock,
-                        fake_clock);
+    text = fake_replace(script->text, fake_real_clock, fake_clock);
 
     if (from != NULL) {
         text = fake_replace(text, from, to);

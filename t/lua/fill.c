@@ -41,18 +41,19 @@ fill_send(ratelimit_item_t *item, const char *sha, unsigned i)
 static int
 fill_receive(ratelimit_item_t *item, unsigned n)
 {
-    int          bad;
-    unsigned     i;
-    redisReply  *reply;
+    int                   bad;
+    unsigned              i;
+    redisReply           *reply;
+    const unsigned char  *result;
 
     bad = 0;
 
     for (i = 0; i < n; i++) {
         reply = redis_receive();
 
-        if (reply->type != REDIS_REPLY_STRING
-            || reply->len != RATELIMIT_SCRIPT_VERDICT
-            || !ratelimit_script_verdict(item, (unsigned char *) reply->str)
+        result = redis_verdicts(reply, 1);
+
+        if (result == NULL || !ratelimit_script_verdict(item, result)
             || !item->verdict.allowed)
         {
             bad++;

@@ -83,14 +83,15 @@ static int
 real_decide(unsigned mask, ratelimit_item_t *items, const char *const *keys,
     size_t n)
 {
-    int          valid;
-    size_t       i;
-    redisReply  *reply;
+    int                   valid;
+    size_t                i;
+    redisReply           *reply;
+    const unsigned char  *result;
 
     reply = real_call(mask, RATELIMIT_SCRIPT_DECIDE, items, keys, n);
 
-    valid = (reply->type == REDIS_REPLY_STRING
-             && (size_t) reply->len == n * RATELIMIT_SCRIPT_VERDICT);
+    result = redis_verdicts(reply, n);
+    valid = (result != NULL);
 
     if (reply->type == REDIS_REPLY_ERROR) {
         tap_note("%s", reply->str);
@@ -98,7 +99,7 @@ real_decide(unsigned mask, ratelimit_item_t *items, const char *const *keys,
 
     for (i = 0; i < n && valid; i++) {
         valid = ratelimit_script_verdict(&items[i],
-                                         (unsigned char *) reply->str
+                                         result
                                          + i * RATELIMIT_SCRIPT_VERDICT);
     }
 
@@ -343,16 +344,15 @@ real_always_expires(ratelimit_algorithm_e algorithm)
 
         op = random_percent(60) ? RATELIMIT_SCRIPT_DECIDE
              : random_percent(70) ? RATELIMIT_SCRIPT_REFUND
-             : RATELIMIT_SCRIPT_INSIST;
+             : RATELIMIT_SCRIPT_REFUSED;
 
         if (op == RATELIMIT_SCRIPT_DECIDE) {
             charged += real_one(&item, key);
 
         } else {
             reply = real_call(1 << algorithm, op, &item, keys, 1);
-            endless += (reply->type != (op == RATELIMIT_SCRIPT_REFUND
-                                        ? REDIS_REPLY_STATUS
-                                        : REDIS_REPLY_STRING));
+            endless += (redis_verdicts(reply, op != RATELIMIT_SCRIPT_REFUND)
+                        == NULL);
             freeReplyObject(reply);
         }
 
@@ -369,11 +369,12 @@ real_always_expires(ratelimit_algorithm_e algorithm)
 static void
 real_wrong_type(void)
 {
-    unsigned            i, decided, refunded, replaced;
-    redisReply         *reply;
-    ratelimit_rule_t    rules[2];
-    ratelimit_item_t    items[2];
-    ratelimit_shape_t   shapes[2];
+    unsigned              i, decided, refunded, replaced;
+    redisReply           *reply;
+    ratelimit_rule_t      rules[2];
+    ratelimit_item_t      items[2];
+    ratelimit_shape_t     shapes[2];
+    const unsigned char  *result;
 
     static const char *const  keys[] = { "right", "wrong" };
 
@@ -396,15 +397,15 @@ real_wrong_type(void)
 
         reply = real_call(1 << (i / 2), RATELIMIT_SCRIPT_REFUND, items, keys,
                           2);
-        refunded += (reply->type == REDIS_REPLY_STATUS);
+        refunded += (redis_verdicts(reply, 0) != NULL);
         freeReplyObject(reply);
 
         reply = real_call(1 << (i / 2), RATELIMIT_SCRIPT_DECIDE, items, keys,
                           2);
 
-        decided += (reply->type == REDIS_REPLY_STRING
-                    && ratelimit_script_verdict(&items[1],
-                                                (unsigned char *) reply->str
+        result = redis_verdicts(reply, 2);
+        decided += (result != NULL
+                    && ratelimit_script_verdict(&items[1], result
                                                 + RATELIMIT_SCRIPT_VERDICT)
                     && items[1].verdict.allowed);
         freeReplyObject(reply);

@@ -21,7 +21,7 @@
 
 /* a call may have a limit of each algorithm */
 #define REDIS_ITEMS  RATELIMIT_ALGORITHMS
-#define REDIS_ARGS   (2 * REDIS_ITEMS + 6)
+#define REDIS_ARGS   (2 * REDIS_ITEMS + 7)
 
 
 /* arguments of one command */
@@ -37,6 +37,9 @@ typedef struct {
 
 
 static redisContext  *redis;
+
+/* all calls have the same echo: replies are in their order */
+static const char     redis_echo[RATELIMIT_SCRIPT_ECHO] = "\r\377";
 
 
 static void __attribute__((unused))
@@ -108,7 +111,7 @@ redis_call(redis_args_t *args)
 }
 
 
-/* EVALSHA sha n key... op argument... */
+/* EVALSHA sha n key... op argument... echo */
 
 static void __attribute__((unused))
 redis_evalsha(redis_args_t *args, const char *sha, char op,
@@ -134,6 +137,38 @@ redis_evalsha(redis_args_t *args, const char *sha, char op,
         ratelimit_script_argument(&items[i], args->items[i]);
         redis_add(args, args->items[i], RATELIMIT_SCRIPT_ARGUMENT);
     }
+
+    redis_add(args, redis_echo, RATELIMIT_SCRIPT_ECHO);
+}
+
+
+/* what a script returns behind the echo; NULL if it is not so long */
+
+static const unsigned char *
+redis_result(const redisReply *reply, size_t len)
+{
+    if (reply->type != REDIS_REPLY_STRING
+        || (size_t) reply->len < RATELIMIT_SCRIPT_ECHO + len
+        || memcmp(reply->str, redis_echo, RATELIMIT_SCRIPT_ECHO) != 0)
+    {
+        return NULL;
+    }
+
+    return (const unsigned char *) reply->str + RATELIMIT_SCRIPT_ECHO;
+}
+
+
+/* NULL if there are not so many, or there is more */
+
+static __attribute__((unused)) const unsigned char *
+redis_verdicts(const redisReply *reply, size_t n)
+{
+    size_t  len;
+
+    len = n * RATELIMIT_SCRIPT_VERDICT;
+
+    return (size_t) reply->len == RATELIMIT_SCRIPT_ECHO + len
+           ? redis_result(reply, len) : NULL;
 }
 
 

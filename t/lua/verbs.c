@@ -16,6 +16,8 @@ extern const ratelimit_algorithm_t *const
 
 static void verbs_call(const char *verb, const ratelimit_item_t *item,
     const ratelimit_clock_t *clock, unsigned char *verdict);
+static void verbs_args(redis_args_t *args, const char *verb,
+    const ratelimit_item_t *item);
 static void verbs_look(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t cost,
@@ -51,7 +53,7 @@ static void verbs_item(ratelimit_item_t *item, const ratelimit_shape_t *shape,
 
 static const char  verbs_chosen[] = "local verb, again, result, before\n";
 static const char  verbs_given[] =
-    "local verb, again, result, before = ARGV[3]\n";
+    "local verb, again, result, before = ARGV[4], nil, ''\n";
 
 
 #define verbs_algorithm(NAME, title)                                          \
@@ -70,36 +72,16 @@ static void
 verbs_call(const char *verb, const ratelimit_item_t *item,
     const ratelimit_clock_t *clock, unsigned char *verdict)
 {
-    char          key[32], now[32], wall[32];
-    redisReply   *reply;
-    const char   *keys[1];
-    redis_args_t  args;
+    char                  now[32], wall[32];
+    redisReply           *reply;
+    redis_args_t          args;
+    const unsigned char  *result;
 
-    static char      sha[41];
-    static uint64_t  states;
+    verbs_args(&args, verb, item);
 
-    if (redis == NULL) {
-        redis_open(getenv("RATELIMIT_REDIS"));
-        fake_load(RATELIMIT_SCRIPT_MIXED, verbs_chosen, verbs_given, sha);
-    }
-
-    if (*item->state == 0) {
-        *item->state = ++states;
-    }
-
-    snprintf(key, sizeof(key), "state:%llu",
-             (unsigned long long) *item->state);
     snprintf(now, sizeof(now), "%llu", (unsigned long long) clock->now);
     snprintf(wall, sizeof(wall), "%llu", (unsigned long long) clock->wall);
 
-    keys[0] = key;
-
-    redis_evalsha(&args, sha,
-                  strcmp(verb, "refund") == 0 ? RATELIMIT_SCRIPT_REFUND
-                  : strcmp(verb, "commit") == 0 ? RATELIMIT_SCRIPT_COMMIT
-                  : RATELIMIT_SCRIPT_DECIDE,
-                  keys, item, 1);
-    redis_add(&args, verb, strlen(verb));
     redis_add(&args, now, strlen(now));
     redis_add(&args, wall, strlen(wall));
 
@@ -111,17 +93,49 @@ verbs_call(const char *verb, const ratelimit_item_t *item,
     }
 
     if (verdict != NULL) {
-        if (reply->type != REDIS_REPLY_STRING
-            || reply->len != RATELIMIT_SCRIPT_VERDICT)
-        {
+        result = redis_verdicts(reply, 1);
+
+        if (result == NULL) {
             fprintf(stderr, "%s: %zu bytes\n", verb, (size_t) reply->len);
             exit(2);
         }
 
-        memcpy(verdict, reply->str, RATELIMIT_SCRIPT_VERDICT);
+        memcpy(verdict, result, RATELIMIT_SCRIPT_VERDICT);
     }
 
     freeReplyObject(reply);
+}
+
+
+static void
+verbs_args(redis_args_t *args, const char *verb, const ratelimit_item_t *item)
+{
+    const char  *keys[1];
+
+    static char      sha[41], key[32];
+    static uint64_t  states;
+
+    if (redis == NULL) {
+        redis_open(getenv("RATELIMIT_REDIS"));
+        fake_load(&ratelimit_scripts[RATELIMIT_SCRIPT_MIXED], verbs_chosen,
+                  verbs_given, sha);
+    }
+
+    if (*item->state == 0) {
+        *item->state = ++states;
+    }
+
+    snprintf(key, sizeof(key), "state:%llu",
+             (unsigned long long) *item->state);
+
+    keys[0] = key;
+
+    redis_evalsha(args, sha,
+                  strcmp(verb, "refund") == 0 ? RATELIMIT_SCRIPT_REFUND
+                  : strcmp(verb, "commit") == 0 ? RATELIMIT_SCRIPT_COMMIT
+                  : RATELIMIT_SCRIPT_DECIDE,
+                  keys, item, 1);
+    redis_add(args, verb, strlen(verb));
 }
 
 

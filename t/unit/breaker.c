@@ -20,7 +20,7 @@
 
 
 #define BREAKER_LEASE      250
-#define BREAKER_LONGEST    5000
+#define BREAKER_LONGEST    2500
 #define BREAKER_DEPTH      9
 #define BREAKER_PROCESSES  4
 #define BREAKER_QUESTIONS  500000
@@ -228,7 +228,7 @@ breaker_test_pauses(void)
     ratelimit_breaker_t  b;
 
     static const uint64_t  middle[] = {
-        100, 200, 400, 800, 1600, 3200, 4000, 4000, 4000
+        100, 200, 400, 800, 1600, 2000, 2000, 2000, 2000
     };
 
     for (i = 0; i < sizeof(middle) / sizeof(uint64_t); i++) {
@@ -262,7 +262,7 @@ breaker_test_pauses(void)
     }
 
     tap_ok(wrong == 0 && ratelimit_breaker_is_open(&b)
-           && (b.word >> 16) >= 4000, "the thousandth is no longer");
+           && (b.word >> 16) >= 3000, "the thousandth is no longer");
 }
 
 
@@ -323,9 +323,9 @@ breaker_test_clock(void)
            "nor is a process that is behind");
 
     b.word = (uint64_t) 12 << 8;
-    ratelimit_breaker_failure(&b, RATELIMIT_BREAKER_PROBE, 10000, 2000);
+    ratelimit_breaker_failure(&b, RATELIMIT_BREAKER_PROBE, 10000, 1000);
 
-    tap_ok(b.word >> 16 == 15000
+    tap_ok(b.word >> 16 == 12500
            && ratelimit_breaker_ask(&b, 9960, 50) == RATELIMIT_BREAKER_STOP,
            "not in the longest pause either");
 }

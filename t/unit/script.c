@@ -196,7 +196,9 @@ script_lies(void)
 
     tap_ok(!script_believed(0, 8), "there are no more flags");
     tap_ok(!script_believed(1, 1), "a verdict above the limit has none left");
-    tap_ok(!script_believed(3, 1), "a verdict that allows has no retry");
+    tap_ok(script_believed(3, 1) && script_item.verdict.retry_after == 0
+           && script_item.verdict.next_after == 1,
+           "the retry of a verdict that allows is that of the next request");
 
     script_put(script_reply, 1);
 

@@ -87,7 +87,7 @@ static const url_good_t  url_good[] = {
 };
 
 
-#define URL_BEGIN  "must begin with \"redis://\" or \"unix:/\""
+#define URL_BEGIN  "must begin with \"redis://\", \"rediss://\" or \"unix:/\""
 #define URL_PORT   "the port must be a number from 1 to 65535"
 #define URL_DB     "the database must be a number from 0 to 65535"
 #define URL_HOST   "the host has a character that is not allowed"

@@ -50,7 +50,7 @@ if reserve or last + earlier > 0 then
                or (epoch == present - 1) and last or 0
 end
 
---- look
+--- level
 
 local used, part, lead = 0, 0, 0
 local rebase, folded = false, false
@@ -106,7 +106,6 @@ end
 -- the time until the bucket is whole, without the cost
 
 local whole = lead + divide_up(used, period, part, limit)
-local reset = whole
 
 -- what is reserved is as good as taken just now
 
@@ -120,9 +119,12 @@ if reserved > 0 then
     end
 
     used = used + reserved
-    reset = lead + divide_up(used, period, part, limit)
 end
 
+--- look
+
+local reset = (reserved > 0) and lead + divide_up(used, period, part, limit)
+              or whole
 local allowed, delay, retry = true, 0, 0
 local after, counted = used + cost, used
 
@@ -147,6 +149,15 @@ if allowed and cost > 0 then
        and (after > free + 1 or (after == free + 1 and part > 0))
     then
         delay = lead + divide_up(after - free - 1, period, part, limit)
+    end
+
+    -- if this is the last of its cost that is allowed, the next one waits
+
+    local more = after + cost
+
+    if more > ceiling or (more == ceiling and part > 0) then
+        retry = lead + divide_up(more - ceiling, period, part, limit) - wait
+        retry = (retry > 0) and retry or 0
     end
 end
 
@@ -230,7 +241,7 @@ if not reserve or cost == 0 then
     return
 end
 
---- section look
+--- section level
 --- include bucket_release
 
 taken = taken + cost

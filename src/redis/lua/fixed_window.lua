@@ -13,7 +13,7 @@ if state and #state == 12 then
     finish, count = unpack('<I7I5', state)
 end
 
---- look
+--- level
 
 local rebase = false
 
@@ -28,12 +28,14 @@ end
 
 local used = count
 
+--- look
+
 --- include window
 
 local left = finish - now
 local reset, retry = left, 0
 
-if not allowed then
+if not allowed or last then
     retry = (cost > ceiling) and period or left
 end
 

@@ -10,6 +10,7 @@ local verb, again, result, before
 
 repeat
     --- section load
+    --- section level
     --- section look
 
     again = false

@@ -1,8 +1,10 @@
 -- The script for limits of different algorithms.
 
+local n = #KEYS
+
 --- include prelude
 --- require decide
 
-local _, verdicts = decide(#KEYS, op == 'c')
+local _, verdicts = decide(n, op == 'c')
 
-return verdicts
+return echo .. verdicts

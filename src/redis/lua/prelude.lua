@@ -1,17 +1,20 @@
--- What every script begins with.  A call is
+-- What every script begins with, once it has set the number of limits, n.  A
+-- call is
 --
---   EVALSHA sha n key... op argument...
+--   EVALSHA sha n key... op argument... echo
 --
 -- where a key names the state of one limit, and the argument of the same number
--- says its rule (ratelimit_script.c has the format).  The letter op is one of
+-- says its rule (ratelimit_script.c has the format).  A reply begins with the
+-- echo, by which the caller knows that it is the reply to this call.  The letter
+-- op is one of
 --
 --   c  decide: charges all limits if all allow the request, otherwise only
 --      those that count refused requests; returns their verdicts
 --   i  the request was refused elsewhere: charges the limits that count
 --      refused requests; returns the verdicts, also of the others
---   s  settle: the reservations that have these stamps count; returns OK
+--   s  settle: the reservations that have these stamps count; returns nothing
 --   r  refund: takes back the charges or reservations that have these stamps;
---      returns OK
+--      returns nothing
 --
 -- All numbers are integers below 2^53.
 --
@@ -22,8 +25,11 @@
 -- argument:
 --
 --   load    reads the state
---   look    what would happen to the request: sets allowed, rebase, cost and
---           verdict
+--   level   what it is now: sets rebase, cost, and used, which is compared with
+--           the ceiling
+--   look    what would happen to the request: sets allowed and verdict.  If the
+--           request is the last of its cost that is allowed, the verdict says
+--           how long the next one has to wait.
 --   charge  counts the cost, whatever look has found
 --   punish  counts the cost of a refused request; if missing, it is charge
 --   commit  counts a reservation; if missing, there are none
@@ -31,20 +37,7 @@
 --
 -- Functions that an algorithm cannot do without are before its sections.
 
-local op = ARGV[1]
-local call, pack, unpack = redis.call, struct.pack, struct.unpack
-
--- States are read by a call whose errors are tables: of length 0, as no state
--- is.  So a value of a wrong type counts as a state never seen, and the next
--- write replaces it.
-
-local read = redis.pcall
-
--- a state that lies further in the future means that the clock was set back
-
-local skew = 1000000
-
---- include clock
+--- include begin
 --- functions
 
 if op == 'r' or op == 's' then
@@ -56,9 +49,9 @@ if op == 'r' or op == 's' then
         end
     end
 
-    for i = 1, #KEYS do
+    for i = 1, n do
         settle(KEYS[i], ARGV[i + 1])
     end
 
-    return redis.status_reply('OK')
+    return echo
 end

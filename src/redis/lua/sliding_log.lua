@@ -269,11 +269,11 @@ end
 
 local log = sliding_log_load(key, argument)
 
---- look
+--- level
 
 local cost, limit, period, ceiling = unpack('<I8I8I8I8', argument, 9)
 local time, tick = log.time, log.tick
-local used, reset, retry = 0, 0, 0
+local used = 0
 
 if time - now > skew then
     time = sliding_log_round(now, tick)
@@ -289,7 +289,10 @@ if log.n > 0 and span > 0 then
     used = sliding_log_younger(log, sliding_log_round(span, tick) / tick)
 end
 
+--- look
+
 local stamp = sliding_log_round((time > now) and time or now, tick)
+local reset, retry = 0, 0
 
 --- include window
 
@@ -300,7 +303,14 @@ elseif used > 0 then
     reset = span - sliding_log_age(log, 1) * tick
 end
 
-if not allowed then
+if last then
+
+    -- until a request leaves that was there before, or this one
+
+    retry = (ceiling < 2 * cost) and reset
+            or span - sliding_log_age(log, ceiling - 2 * cost + 1) * tick
+
+elseif not allowed then
     retry = period
 
     -- until the request leaves that makes room for this one
@@ -313,7 +323,7 @@ end
 local rebase = log.rebase
 local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
                      remaining, (reset > 0) and reset or 0,
-                     (retry > 0 or allowed) and retry or 1, 0, excess, stamp)
+                     (retry > 0 or (allowed and not last)) and retry or 1, 0, excess, stamp)
 
 --- charge
 

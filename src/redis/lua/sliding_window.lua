@@ -79,7 +79,7 @@ if state then
     newest = index - ((behind < range / 2) and behind or behind - range)
 end
 
---- look
+--- level
 
 -- If the newest sub-window is not the current one, the state becomes that of
 -- the current one, and begins with the ring.
@@ -146,21 +146,26 @@ if old > 0 and elapsed > 0 then
     used = used - ((old - share < part) and old - share or part)
 end
 
---- include window
-
 local lasts = ahead + (buckets + 1) * period + buckets - 1
 
 lasts = (lasts - lasts % buckets) / buckets
 
+--- look
+
+--- include window
+
 local reset, retry = lasts, 0
 
-if not allowed or cost == 0 then
+if not allowed or last or cost == 0 then
     local counts = { unpack(string.rep(kind, buckets), state, ring + 1) }
-    local back = 0
+    local back, held = 0, count
 
     -- reset: until the newest request that counts has left the period
 
-    if count == 0 then
+    if last then
+        held = count + cost
+
+    elseif count == 0 then
         repeat
             back = back + 1
         until back > buckets or counts[(index - back) % buckets + 1] > 0
@@ -173,19 +178,19 @@ if not allowed or cost == 0 then
     if cost > ceiling then
         retry = period
 
-    elseif not allowed then
+    elseif last or not allowed then
 
         -- retry: until no more than "room" is used.  Goes through the coming
         -- sub-windows, in each of which the share of the oldest one decreases
         -- steadily, though by no more than that part.
 
-        local room, full = ceiling - cost, count + sum - old
+        local room, full = ceiling - cost, held + sum - old
         local wait, back = ahead, buckets
 
         while full > room and back > 0 do
             back = back - 1
             wait = wait + period
-            old = (back > 0) and counts[(index - back) % buckets + 1] or count
+            old = (back > 0) and counts[(index - back) % buckets + 1] or held
             full = full - old
         end
 

@@ -11,3 +11,7 @@ if after > limit or after > ceiling then
     remaining = allowed and remaining or limit - used
     remaining = (remaining > 0) and remaining or 0
 end
+
+-- whether this is the last of its cost that is allowed
+
+local last = allowed and cost > 0 and after + cost > ceiling

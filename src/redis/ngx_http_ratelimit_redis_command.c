@@ -1,18 +1,21 @@
 
 /*
- * The protocol: one command for all limits of a query, and its reply.
+ * Commands as bytes: one for all limits of a query, and the names of counters.
  *
- *   EVALSHA sha n key... op argument...
+ *   EVALSHA sha n key... op argument... echo
+ *
+ * The echo is a number of the command, and the reply begins with it: a reply of
+ * another command, from a server that is out of step, is not taken for it.
  *
  * A counter's key is PREFIX{VERSION:KEY}:ZONE:NAME:TAG, where the version is
  * that of the states, and the tag is the period in seconds, the letter of the
  * algorithm and the number of sub-windows.  As the parts behind the key never
- * contain a colon of their own, no two counters have one key; and in a cluster
- * all counters of a client are in one slot, whatever bytes its key begins with.
+ * contain a colon of their own, no two counters have one key.
  */
 
 
 #include "redis/ngx_http_ratelimit_redis.h"
+#include "core/ratelimit_text.h"
 
 #include <ngx_sha1.h>
 
@@ -22,6 +25,14 @@
 
 /* "$" length CRLF, and the CRLF behind it */
 #define NGX_HTTP_RATELIMIT_REDIS_FRAME  (NGX_SIZE_T_LEN + 5)
+
+/* bytes of a command without its limits, at most */
+#define NGX_HTTP_RATELIMIT_REDIS_HEAD                                         \
+    (sizeof("*" CRLF "$7" CRLF "EVALSHA" CRLF "$40" CRLF)                     \
+     + NGX_INT_T_LEN + NGX_HTTP_RATELIMIT_SHA1_HEX                            \
+     + sizeof(CRLF "$1" CRLF "c" CRLF)                                        \
+     + NGX_HTTP_RATELIMIT_REDIS_FRAME + NGX_INT_T_LEN                         \
+     + NGX_HTTP_RATELIMIT_REDIS_FRAME + RATELIMIT_SCRIPT_ECHO)
 
 /* gateways that write other states must have another version */
 #define NGX_HTTP_RATELIMIT_REDIS_OPEN   "{2:"
@@ -37,8 +48,14 @@ typedef struct {
 } ngx_http_ratelimit_redis_script_t;
 
 
+static u_char *ngx_http_ratelimit_redis_write_script(
+    ngx_http_ratelimit_redis_command_t *command);
 static ngx_http_ratelimit_redis_script_t *ngx_http_ratelimit_redis_script(
     unsigned algorithms);
+static u_char *ngx_http_ratelimit_redis_write_keys(u_char *p, ngx_uint_t n);
+static u_char *ngx_http_ratelimit_redis_write_op(u_char *p,
+    ngx_http_ratelimit_redis_command_t *command);
+static u_char *ngx_http_ratelimit_redis_write_echo(u_char *p);
 static ngx_uint_t ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
     ratelimit_script_e op);
 static size_t ngx_http_ratelimit_redis_measure(
@@ -50,17 +67,15 @@ static u_char *ngx_http_ratelimit_redis_write_args(u_char *p,
 static u_char *ngx_http_ratelimit_redis_write_key(u_char *p,
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
     ratelimit_item_t *item);
+static size_t ngx_http_ratelimit_redis_name_len(
+    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject);
+static u_char *ngx_http_ratelimit_redis_write_name(u_char *p,
+    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
+    ratelimit_item_t *item);
 static u_char *ngx_http_ratelimit_redis_write_tag(u_char *p,
     ratelimit_item_t *item);
 static u_char *ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark,
     size_t len);
-static u_char *ngx_http_ratelimit_redis_write_number(u_char *p,
-    uint64_t number);
-static ngx_int_t ngx_http_ratelimit_redis_parse_error(
-    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
-static ngx_uint_t ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text);
-static ngx_int_t ngx_http_ratelimit_redis_parse_verdicts(
-    ngx_http_ratelimit_query_t *q, ngx_str_t *text);
 static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
 
 
@@ -76,13 +91,12 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
 {
     u_char                              *p;
     size_t                               len;
-    ngx_http_ratelimit_redis_script_t   *script;
     ngx_http_ratelimit_redis_command_t  *command, measured;
 
     ngx_memzero(&measured, sizeof(ngx_http_ratelimit_redis_command_t));
 
-    measured.server = redis->server;
     measured.op = op;
+    measured.server = redis->server;
 
     len = ngx_http_ratelimit_redis_measure(&measured, q);
 
@@ -97,15 +111,8 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
     }
 
     *command = measured;
-    script = ngx_http_ratelimit_redis_script(command->algorithms);
 
-    p = ngx_http_ratelimit_redis_write_len(command->data, '*',
-                                           4 + 2 * command->n);
-    p = ngx_cpymem(p, "$7" CRLF "EVALSHA" CRLF "$40" CRLF,
-                   sizeof("$7" CRLF "EVALSHA" CRLF "$40" CRLF) - 1);
-    p = ngx_cpymem(p, script->sha, NGX_HTTP_RATELIMIT_SHA1_HEX);
-
-    command->args = p;
+    p = ngx_http_ratelimit_redis_write_script(command);
     command->last = ngx_http_ratelimit_redis_write_args(p, command, q);
 
     ngx_http_ratelimit_redis_set_evalsha(command);
@@ -114,42 +121,65 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
 }
 
 
+/* returns where the arguments begin, with the end of the script's line */
+
+static u_char *
+ngx_http_ratelimit_redis_write_script(
+    ngx_http_ratelimit_redis_command_t *command)
+{
+    u_char                             *p;
+    ngx_http_ratelimit_redis_script_t  *script;
+
+    script = ngx_http_ratelimit_redis_script(command->algorithms);
+
+    p = ngx_http_ratelimit_redis_write_len(command->data, '*',
+                                           5 + 2 * command->n);
+    p = ngx_cpymem(p, "$7" CRLF "EVALSHA" CRLF "$40" CRLF,
+                   sizeof("$7" CRLF "EVALSHA" CRLF "$40" CRLF) - 1);
+    p = ngx_cpymem(p, script->sha, NGX_HTTP_RATELIMIT_SHA1_HEX);
+
+    command->args = p;
+
+    return p;
+}
+
+
 /* SET PREFIXprobe 1 PX 1000 */
 
 ngx_http_ratelimit_redis_command_t *
 ngx_http_ratelimit_redis_create_probe(
-    ngx_http_ratelimit_redis_server_t *server)
+    ngx_http_ratelimit_redis_command_t *command)
 {
-    ngx_str_t                           *prefix;
-    ngx_http_ratelimit_redis_command_t  *command;
+    ngx_str_t                            name;
+    ngx_http_ratelimit_redis_command_t  *probe;
 
-    prefix = &server->redis->prefix;
+    name = command->server->redis->prefix;
 
-    command = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t)
-                        + NGX_HTTP_RATELIMIT_REDIS_FRAME + prefix->len
-                        + sizeof("*5" CRLF "$3" CRLF "SET" CRLF "probe" CRLF
-                                 "$1" CRLF "1" CRLF "$2" CRLF "PX" CRLF
-                                 "$4" CRLF "1000" CRLF),
-                        ngx_cycle->log);
-    if (command == NULL) {
+    probe = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t)
+                      + NGX_HTTP_RATELIMIT_REDIS_FRAME + name.len
+                      + sizeof("*5" CRLF "$3" CRLF "SET" CRLF "probe" CRLF
+                               "$1" CRLF "1" CRLF "$2" CRLF "PX" CRLF
+                               "$4" CRLF "1000" CRLF),
+                      ngx_cycle->log);
+    if (probe == NULL) {
         return NULL;
     }
 
-    ngx_memzero(command, sizeof(ngx_http_ratelimit_redis_command_t));
+    ngx_memzero(probe, sizeof(ngx_http_ratelimit_redis_command_t));
 
-    command->server = server;
-    command->probe = 1;
+    probe->server = command->server;
+    probe->probe = 1;
 
-    command->last = ngx_sprintf(command->data,
-                                "*5" CRLF "$3" CRLF "SET" CRLF
-                                "$%uz" CRLF "%Vprobe" CRLF
-                                "$1" CRLF "1" CRLF "$2" CRLF "PX" CRLF
-                                "$4" CRLF "1000" CRLF,
-                                prefix->len + sizeof("probe") - 1, prefix);
+    probe->last = ngx_sprintf(probe->data,
+                              "*5" CRLF "$3" CRLF "SET" CRLF
+                              "$%uz" CRLF "%Vprobe" CRLF
+                              "$1" CRLF "1" CRLF "$2" CRLF "PX" CRLF
+                              "$4" CRLF "1000" CRLF,
+                              name.len + sizeof("probe") - 1, &name);
 
-    ngx_http_ratelimit_redis_set_evalsha(command);
+    ngx_http_ratelimit_redis_set_evalsha(probe);
 
-    return command;
+    return probe;
 }
 
 
@@ -198,7 +228,7 @@ ngx_http_ratelimit_redis_set_eval(ngx_http_ratelimit_redis_command_t *command)
     }
 
     p = ngx_http_ratelimit_redis_write_len(command->eval, '*',
-                                           4 + 2 * command->n);
+                                           5 + 2 * command->n);
     p = ngx_cpymem(p, "$4" CRLF "EVAL" CRLF,
                    sizeof("$4" CRLF "EVAL" CRLF) - 1);
     p = ngx_http_ratelimit_redis_write_len(p, '$', script->len);
@@ -218,6 +248,7 @@ ngx_http_ratelimit_redis_script(unsigned algorithms)
     u_char                              sha[NGX_HTTP_RATELIMIT_SHA1_LEN];
     unsigned                            i;
     ngx_sha1_t                          sha1;
+    const ratelimit_script_t           *source;
     ngx_http_ratelimit_redis_script_t  *script;
 
     i = ratelimit_script_select(algorithms);
@@ -227,8 +258,10 @@ ngx_http_ratelimit_redis_script(unsigned algorithms)
         return script;
     }
 
-    script->len = ratelimit_scripts[i].len;
-    script->text = ratelimit_scripts[i].text;
+    source = &ratelimit_scripts[i];
+
+    script->len = source->len;
+    script->text = source->text;
 
     ngx_sha1_init(&sha1);
     ngx_sha1_update(&sha1, script->text, script->len);
@@ -271,10 +304,7 @@ ngx_http_ratelimit_redis_measure(ngx_http_ratelimit_redis_command_t *command,
     ngx_uint_t                     i;
     ngx_http_ratelimit_subject_t  *subject;
 
-    len = sizeof("*" CRLF "$7" CRLF "EVALSHA" CRLF "$40" CRLF)
-          + NGX_INT_T_LEN + NGX_HTTP_RATELIMIT_SHA1_HEX
-          + sizeof(CRLF "$1" CRLF "c" CRLF)
-          + NGX_HTTP_RATELIMIT_REDIS_FRAME + NGX_INT_T_LEN;
+    len = NGX_HTTP_RATELIMIT_REDIS_HEAD;
 
     for (i = 0; i < q->n; i++) {
 
@@ -285,10 +315,8 @@ ngx_http_ratelimit_redis_measure(ngx_http_ratelimit_redis_command_t *command,
         subject = &q->subjects[i];
 
         len += NGX_HTTP_RATELIMIT_REDIS_FRAME
-               + command->server->redis->prefix.len
-               + sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1
-               + subject->key.len + subject->use->suffix.len
-               + NGX_HTTP_RATELIMIT_REDIS_TAG
+               + ngx_http_ratelimit_redis_name_len(command->server->redis,
+                                                   subject)
                + NGX_HTTP_RATELIMIT_REDIS_FRAME + RATELIMIT_SCRIPT_ARGUMENT;
 
         command->n++;
@@ -305,16 +333,10 @@ static u_char *
 ngx_http_ratelimit_redis_write_args(u_char *p,
     ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q)
 {
-    u_char            *last, digits[NGX_INT64_LEN];
     ngx_uint_t         i;
     ratelimit_item_t  *item;
 
-    last = ngx_http_ratelimit_redis_write_number(digits, command->n);
-
-    *p++ = CR; *p++ = LF;
-    p = ngx_http_ratelimit_redis_write_len(p, '$', last - digits);
-    p = ngx_cpymem(p, digits, last - digits);
-    *p++ = CR; *p++ = LF;
+    p = ngx_http_ratelimit_redis_write_keys(p, command->n);
 
     for (i = 0; i < q->n; i++) {
         item = &q->items[i];
@@ -325,9 +347,7 @@ ngx_http_ratelimit_redis_write_args(u_char *p,
         }
     }
 
-    p = ngx_http_ratelimit_redis_write_len(p, '$', 1);
-    *p++ = (u_char) command->op;
-    *p++ = CR; *p++ = LF;
+    p = ngx_http_ratelimit_redis_write_op(p, command);
 
     for (i = 0; i < q->n; i++) {
         item = &q->items[i];
@@ -344,6 +364,55 @@ ngx_http_ratelimit_redis_write_args(u_char *p,
         *p++ = CR; *p++ = LF;
     }
 
+    return ngx_http_ratelimit_redis_write_echo(p);
+}
+
+
+/* the number of keys, behind the end of the script's line */
+
+static u_char *
+ngx_http_ratelimit_redis_write_keys(u_char *p, ngx_uint_t n)
+{
+    u_char  *last, digits[NGX_INT64_LEN];
+
+    last = ratelimit_write_number(digits, n);
+
+    *p++ = CR; *p++ = LF;
+    p = ngx_http_ratelimit_redis_write_len(p, '$', last - digits);
+    p = ngx_cpymem(p, digits, last - digits);
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+static u_char *
+ngx_http_ratelimit_redis_write_op(u_char *p,
+    ngx_http_ratelimit_redis_command_t *command)
+{
+    p = ngx_http_ratelimit_redis_write_len(p, '$', 1);
+    *p++ = (u_char) command->op;
+    *p++ = CR; *p++ = LF;
+
+    command->arguments = p;
+
+    return p;
+}
+
+
+/* a connection never waits for as many replies as there are numbers */
+
+static u_char *
+ngx_http_ratelimit_redis_write_echo(u_char *p)
+{
+    static uint16_t  number;
+
+    number++;
+
+    p = ngx_http_ratelimit_redis_write_len(p, '$', RATELIMIT_SCRIPT_ECHO);
+    p = ngx_cpymem(p, &number, RATELIMIT_SCRIPT_ECHO);
+    *p++ = CR; *p++ = LF;
+
     return p;
 }
 
@@ -357,20 +426,37 @@ ngx_http_ratelimit_redis_write_key(u_char *p, ngx_http_ratelimit_redis_t *redis,
     last = ngx_http_ratelimit_redis_write_tag(tag, item);
 
     p = ngx_http_ratelimit_redis_write_len(p, '$',
-                    redis->prefix.len
-                    + sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1
-                    + subject->key.len + subject->use->suffix.len
-                    + (last - tag));
+                    ngx_http_ratelimit_redis_name_len(redis, subject)
+                    - NGX_HTTP_RATELIMIT_REDIS_TAG + (last - tag));
+    p = ngx_http_ratelimit_redis_write_name(p, redis, subject, item);
+    *p++ = CR; *p++ = LF;
 
+    return p;
+}
+
+
+static size_t
+ngx_http_ratelimit_redis_name_len(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_subject_t *subject)
+{
+    return redis->prefix.len + sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1
+           + subject->key.len + subject->use->suffix.len
+           + NGX_HTTP_RATELIMIT_REDIS_TAG;
+}
+
+
+static u_char *
+ngx_http_ratelimit_redis_write_name(u_char *p,
+    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
+    ratelimit_item_t *item)
+{
     p = ngx_cpymem(p, redis->prefix.data, redis->prefix.len);
     p = ngx_cpymem(p, NGX_HTTP_RATELIMIT_REDIS_OPEN,
                    sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1);
     p = ngx_cpymem(p, subject->key.data, subject->key.len);
     p = ngx_cpymem(p, subject->use->suffix.data, subject->use->suffix.len);
-    p = ngx_cpymem(p, tag, last - tag);
-    *p++ = CR; *p++ = LF;
 
-    return p;
+    return ngx_http_ratelimit_redis_write_tag(p, item);
 }
 
 
@@ -381,12 +467,11 @@ ngx_http_ratelimit_redis_write_tag(u_char *p, ratelimit_item_t *item)
 
     algorithm = ratelimit_algorithms[item->shape->algorithm];
 
-    p = ngx_http_ratelimit_redis_write_number(p, item->rule->period
-                                                 / RATELIMIT_SECOND);
+    p = ratelimit_write_number(p, item->rule->period / RATELIMIT_SECOND);
     *p++ = (u_char) algorithm->letter;
 
     if (algorithm->takes & RATELIMIT_TAKES_BUCKETS) {
-        p = ngx_http_ratelimit_redis_write_number(p, item->shape->buckets);
+        p = ratelimit_write_number(p, item->shape->buckets);
     }
 
     return p;
@@ -399,168 +484,10 @@ static u_char *
 ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark, size_t len)
 {
     *p++ = mark;
-    p = ngx_http_ratelimit_redis_write_number(p, len);
+    p = ratelimit_write_number(p, len);
     *p++ = CR; *p++ = LF;
 
     return p;
-}
-
-
-/* ngx_sprintf() takes ten times as long, and there are many numbers here */
-
-static u_char *
-ngx_http_ratelimit_redis_write_number(u_char *p, uint64_t number)
-{
-    u_char  *d, digits[NGX_INT64_LEN];
-
-    d = digits + NGX_INT64_LEN;
-
-    do {
-        *--d = (u_char) ('0' + number % 10);
-        number /= 10;
-    } while (number);
-
-    return ngx_cpymem(p, d, digits + NGX_INT64_LEN - d);
-}
-
-
-ngx_int_t
-ngx_http_ratelimit_redis_parse_reply(
-    ngx_http_ratelimit_redis_command_t *command,
-    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
-{
-    if (type == NGX_HTTP_RATELIMIT_REDIS_LOST
-        || type == NGX_HTTP_RATELIMIT_REDIS_UNREAD)
-    {
-        return NGX_ERROR;
-    }
-
-    if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
-        return ngx_http_ratelimit_redis_parse_error(command, text);
-    }
-
-    if (command->query == NULL
-        && !(command->probe && type == NGX_HTTP_RATELIMIT_REDIS_STRING))
-    {
-        return NGX_OK;
-    }
-
-    if (type == NGX_HTTP_RATELIMIT_REDIS_STRING && command->query != NULL
-        && ngx_http_ratelimit_redis_parse_verdicts(command->query, text)
-           == NGX_OK)
-    {
-        return NGX_OK;
-    }
-
-    ngx_http_ratelimit_redis_set_reason(command->server, NULL,
-                                        "malformed reply");
-    return NGX_ABORT;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_redis_parse_error(
-    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text)
-{
-    if (command->eval == NULL && text->len >= sizeof("NOSCRIPT") - 1
-        && ngx_strncmp(text->data, "NOSCRIPT", sizeof("NOSCRIPT") - 1) == 0)
-    {
-        /* without a query, a decision need not be made any more */
-
-        return (!ratelimit_script_settles(command->op)
-                && command->query == NULL) ? NGX_OK : NGX_AGAIN;
-    }
-
-    ngx_http_ratelimit_redis_set_reason(command->server, text, "error reply");
-
-    if (ngx_http_ratelimit_redis_speaks_of_server(text)) {
-        return NGX_ERROR;
-    }
-
-    return command->probe ? NGX_OK : NGX_DECLINED;
-}
-
-
-/*
- * An error is known by its first word, in Redis 6 by one behind the place in
- * the script that it comes from.  What follows a comma may be a client's key.
- */
-
-static ngx_uint_t
-ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text)
-{
-    size_t       len;
-    u_char      *p, *last;
-    ngx_uint_t   i;
-
-    static const char *const  words[] = {
-        "OOM ", "READONLY ", "LOADING ", "NOAUTH ", "WRONGPASS ", "BUSY ",
-        "MISCONF ", "CLUSTERDOWN ", "MASTERDOWN ", "NOREPLICAS "
-    };
-
-    static const char *const  phrases[] = {
-        "unknown command", "permissions to run", "can't run this command",
-        "max number of clients"
-    };
-
-    last = ngx_strlchr(text->data, text->data + text->len, ',');
-
-    if (last == NULL) {
-        last = text->data + text->len;
-    }
-
-    for (p = text->data; p < last; p++) {
-
-        for (i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-            len = ngx_strlen(words[i]);
-
-            if ((size_t) (last - p) >= len
-                && ngx_strncmp(p, words[i], len) == 0
-                && (p == text->data || p[-1] == '-'))
-            {
-                return 1;
-            }
-        }
-
-        for (i = 0; i < sizeof(phrases) / sizeof(phrases[0]); i++) {
-            len = ngx_strlen(phrases[i]);
-
-            if ((size_t) (last - p) >= len
-                && ngx_strncmp(p, phrases[i], len) == 0)
-            {
-                return 1;
-            }
-        }
-    }
-
-    return 0;
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_redis_parse_verdicts(ngx_http_ratelimit_query_t *q,
-    ngx_str_t *text)
-{
-    ngx_uint_t  i;
-
-    if (text->len != q->n * RATELIMIT_SCRIPT_VERDICT) {
-        return NGX_ERROR;
-    }
-
-    q->allowed = 1;
-
-    for (i = 0; i < q->n; i++) {
-
-        if (!ratelimit_script_verdict(&q->items[i], text->data
-                                      + i * RATELIMIT_SCRIPT_VERDICT))
-        {
-            return NGX_ERROR;
-        }
-
-        q->allowed &= q->items[i].verdict.allowed;
-    }
-
-    return NGX_OK;
 }
 
 

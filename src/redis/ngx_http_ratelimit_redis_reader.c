@@ -1,0 +1,196 @@
+
+/*
+ * Replies as hiredis parses them.  A server is not trusted: a reply of a type
+ * that no command of ours has, or one without a command, ends the connection;
+ * and no memory is allocated for a reply.
+ */
+
+
+#include "redis/ngx_http_ratelimit_redis_connection.h"
+
+
+/* hiredis' type of the number of elements of an array */
+
+#if (HIREDIS_MAJOR >= 1)
+typedef size_t  ngx_http_ratelimit_redis_size_t;
+#else
+typedef int     ngx_http_ratelimit_redis_size_t;
+#endif
+
+
+static void *ngx_http_ratelimit_redis_read_reply(const redisReadTask *task);
+static void *ngx_http_ratelimit_redis_read_string(const redisReadTask *task,
+    char *text, size_t len);
+static void *ngx_http_ratelimit_redis_read_integer(const redisReadTask *task,
+    long long number);
+static void *ngx_http_ratelimit_redis_read_nil(const redisReadTask *task);
+static void ngx_http_ratelimit_redis_free_reply(void *reply);
+
+static void *ngx_http_ratelimit_redis_read_array(const redisReadTask *task,
+    ngx_http_ratelimit_redis_size_t elements);
+static void *ngx_http_ratelimit_redis_read_element(const redisReadTask *task);
+
+#if (HIREDIS_MAJOR >= 1)
+static void *ngx_http_ratelimit_redis_read_double(const redisReadTask *task,
+    double number, char *text, size_t len);
+static void *ngx_http_ratelimit_redis_read_bool(const redisReadTask *task,
+    int flag);
+#endif
+
+
+redisReplyObjectFunctions  ngx_http_ratelimit_redis_reader = {
+    .createString = ngx_http_ratelimit_redis_read_string,
+    .createArray = ngx_http_ratelimit_redis_read_array,
+    .createInteger = ngx_http_ratelimit_redis_read_integer,
+#if (HIREDIS_MAJOR >= 1)
+    .createDouble = ngx_http_ratelimit_redis_read_double,
+    .createBool = ngx_http_ratelimit_redis_read_bool,
+#endif
+    .createNil = ngx_http_ratelimit_redis_read_nil,
+    .freeObject = ngx_http_ratelimit_redis_free_reply
+};
+
+
+/*
+ * NULL, which ends the connection, if no reply is expected, or no such element
+ * of an array.
+ */
+
+static void *
+ngx_http_ratelimit_redis_read_reply(const redisReadTask *task)
+{
+    ngx_http_ratelimit_redis_connection_t  *conn;
+
+    conn = task->privdata;
+
+    if (task->parent != NULL) {
+        return ngx_http_ratelimit_redis_read_element(task);
+    }
+
+    if (conn->expected == 0) {
+        return NULL;
+    }
+
+    conn->expected--;
+    conn->expired = 0;
+    conn->suspect = 0;
+    conn->replied = 1;
+    conn->active = ngx_current_msec;
+
+    conn->reply.type = task->type;
+    conn->reply.str = conn->text;
+    conn->reply.len = 0;
+
+    return &conn->reply;
+}
+
+
+static void *
+ngx_http_ratelimit_redis_read_string(const redisReadTask *task, char *text,
+    size_t len)
+{
+    ngx_http_ratelimit_redis_connection_t  *conn;
+
+    conn = task->privdata;
+
+    if (task->parent != NULL) {
+        return ngx_http_ratelimit_redis_read_element(task);
+    }
+
+    if (len > NGX_HTTP_RATELIMIT_REDIS_REPLY
+        || ngx_http_ratelimit_redis_read_reply(task) == NULL)
+    {
+        return NULL;
+    }
+
+    ngx_memcpy(conn->text, text, len);
+    conn->reply.len = len;
+
+    return &conn->reply;
+}
+
+
+static void *
+ngx_http_ratelimit_redis_read_integer(const redisReadTask *task,
+    long long number)
+{
+    if (task->parent != NULL) {
+        return ngx_http_ratelimit_redis_read_element(task);
+    }
+
+    return ngx_http_ratelimit_redis_read_reply(task);
+}
+
+
+/* to hiredis, it is a string */
+
+static void *
+ngx_http_ratelimit_redis_read_nil(const redisReadTask *task)
+{
+    ngx_http_ratelimit_redis_connection_t  *conn;
+
+    conn = task->privdata;
+
+    if (ngx_http_ratelimit_redis_read_reply(task) == NULL) {
+        return NULL;
+    }
+
+    if (task->parent == NULL) {
+        conn->reply.type = REDIS_REPLY_NIL;
+    }
+
+    return &conn->reply;
+}
+
+
+static void *
+ngx_http_ratelimit_redis_read_array(const redisReadTask *task,
+    ngx_http_ratelimit_redis_size_t elements)
+{
+    if (task->parent == NULL
+        && ngx_http_ratelimit_redis_read_reply(task) == NULL)
+    {
+        return NULL;
+    }
+
+    return ngx_http_ratelimit_redis_read_element(task);
+}
+
+
+/* no reply of ours is an array */
+
+static void *
+ngx_http_ratelimit_redis_read_element(const redisReadTask *task)
+{
+    ngx_http_ratelimit_redis_connection_t  *conn;
+
+    conn = task->privdata;
+
+    return conn->greeting ? &conn->reply : NULL;
+}
+
+
+static void
+ngx_http_ratelimit_redis_free_reply(void *reply)
+{
+    /* void: it is a part of the connection */
+}
+
+
+#if (HIREDIS_MAJOR >= 1)
+
+static void *
+ngx_http_ratelimit_redis_read_double(const redisReadTask *task, double number,
+    char *text, size_t len)
+{
+    return NULL;
+}
+
+
+static void *
+ngx_http_ratelimit_redis_read_bool(const redisReadTask *task, int flag)
+{
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,250 @@
+
+/*
+ * A command's way to a server: the breaker permits it, a probe goes before it,
+ * and refunds wait until the server is up.
+ */
+
+
+#include "redis/ngx_http_ratelimit_redis.h"
+
+
+/* of a command that was not executed; what fails once more has failed */
+#define NGX_HTTP_RATELIMIT_REDIS_SENDINGS  5
+
+
+static ngx_int_t ngx_http_ratelimit_redis_probe(
+    ngx_http_ratelimit_redis_command_t *command);
+static ngx_int_t ngx_http_ratelimit_redis_transmit(
+    ngx_http_ratelimit_redis_command_t *command, ratelimit_breaker_e permit);
+static void ngx_http_ratelimit_redis_postpone(
+    ngx_http_ratelimit_redis_command_t *command);
+static ngx_int_t ngx_http_ratelimit_redis_retry(
+    ngx_http_ratelimit_redis_command_t *command);
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command)
+{
+    ratelimit_breaker_e  permit;
+
+    permit = ngx_http_ratelimit_redis_permit(command->server);
+
+    if (permit == RATELIMIT_BREAKER_STOP) {
+
+        if (!ratelimit_script_settles(command->op)) {
+            ngx_http_ratelimit_redis_free_command(command);
+            return NGX_ERROR;
+        }
+
+        ngx_http_ratelimit_redis_postpone(command);
+
+        return NGX_OK;
+    }
+
+    if (permit == RATELIMIT_BREAKER_PROBE
+        && ngx_http_ratelimit_redis_probe(command) != NGX_OK)
+    {
+        ngx_http_ratelimit_redis_free_command(command);
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_redis_transmit(command, RATELIMIT_BREAKER_GO);
+}
+
+
+/* before a command: what that needs may be less than to write */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_probe(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_http_ratelimit_redis_command_t  *probe;
+
+    probe = ngx_http_ratelimit_redis_create_probe(command);
+    if (probe == NULL) {
+        return NGX_ERROR;
+    }
+
+    probe->message.handler = command->message.handler;
+    probe->deadline = ngx_current_msec + command->server->redis->timeout;
+
+    return ngx_http_ratelimit_redis_transmit(probe, RATELIMIT_BREAKER_PROBE);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
+    ratelimit_breaker_e permit)
+{
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    server = command->server;
+
+    command->permit = permit;
+    command->sent = ngx_current_msec;
+    command->written = ngx_current_msec;
+
+    if (ngx_http_ratelimit_redis_server_send(server, &command->message)
+        != NGX_OK)
+    {
+        ngx_http_ratelimit_redis_free_command(command);
+        ngx_http_ratelimit_redis_failure(server, permit);
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_redis_timeout_add(command);
+
+    ngx_atomic_fetch_add(&server->owner.shared->commands, 1);
+
+    return NGX_OK;
+}
+
+
+/* what settles a decision waits until the server is up */
+
+static void
+ngx_http_ratelimit_redis_postpone(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    server = command->server;
+
+    if (server->npostponed == NGX_HTTP_RATELIMIT_REDIS_POSTPONED) {
+        ngx_http_ratelimit_redis_free_command(command);
+        return;
+    }
+
+    command->sent = ngx_current_msec;
+
+    ngx_queue_insert_tail(&server->postponed, &command->queue);
+    server->npostponed++;
+
+    if (!server->retry.timer_set) {
+        ngx_add_timer(&server->retry, NGX_HTTP_RATELIMIT_REDIS_RETRY);
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev)
+{
+    ngx_queue_t                         *q;
+    ngx_uint_t                           n;
+    ngx_connection_t                    *dummy;
+    ngx_http_ratelimit_redis_server_t   *server;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    dummy = ev->data;
+    server = dummy->data;
+
+    /* what can't be sent may be postponed once more */
+
+    for (n = server->npostponed; n; n--) {
+        q = ngx_queue_head(&server->postponed);
+        command = ngx_queue_data(q, ngx_http_ratelimit_redis_command_t, queue);
+
+        if (ngx_http_ratelimit_redis_retry(command) == NGX_AGAIN) {
+            break;
+        }
+    }
+
+    if (server->npostponed && !ev->timer_set) {
+        ngx_add_timer(ev, NGX_HTTP_RATELIMIT_REDIS_RETRY);
+    }
+}
+
+
+/* NGX_AGAIN if the server is still down, and it is not too late */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_msec_t                          age;
+    ngx_uint_t                          late;
+    ratelimit_breaker_e                 permit;
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    server = command->server;
+
+    age = ngx_exiting ? NGX_HTTP_RATELIMIT_REDIS_EXIT
+                      : NGX_HTTP_RATELIMIT_REDIS_LISTEN;
+    late = (ngx_current_msec - command->sent >= age);
+
+    permit = ngx_http_ratelimit_redis_permit(server);
+
+    if (permit == RATELIMIT_BREAKER_PROBE
+        && ngx_http_ratelimit_redis_probe(command) != NGX_OK)
+    {
+        permit = RATELIMIT_BREAKER_STOP;
+    }
+
+    if (permit == RATELIMIT_BREAKER_STOP && !late) {
+        return NGX_AGAIN;
+    }
+
+    ngx_queue_remove(&command->queue);
+    server->npostponed--;
+
+    if (permit == RATELIMIT_BREAKER_STOP) {
+        ngx_http_ratelimit_redis_free_command(command);
+        return NGX_OK;
+    }
+
+    command->deadline = ngx_current_msec + server->redis->timeout;
+    (void) ngx_http_ratelimit_redis_transmit(command, RATELIMIT_BREAKER_GO);
+
+    return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_redis_send_undo(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    server = command->server;
+
+    if (!command->message.expired) {
+        ngx_http_ratelimit_redis_timeout_remove(command);
+        ngx_http_ratelimit_redis_success(server, command->permit);
+    }
+
+    command->message.expired = 0;
+    command->permit = RATELIMIT_BREAKER_GO;
+    command->sent = ngx_current_msec;
+    command->written = ngx_current_msec;
+    command->deadline = ngx_current_msec + server->redis->timeout;
+
+    if (ngx_http_ratelimit_redis_connection_send(command->message.connection,
+                                                 &command->message)
+        != NGX_OK)
+    {
+        ngx_http_ratelimit_redis_free_command(command);
+        return;
+    }
+
+    ngx_http_ratelimit_redis_timeout_add(command);
+
+    ngx_atomic_fetch_add(&server->owner.shared->commands, 1);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_resend(ngx_http_ratelimit_redis_command_t *command)
+{
+    if (command->sendings == NGX_HTTP_RATELIMIT_REDIS_SENDINGS) {
+        return NGX_ABORT;
+    }
+
+    command->sendings++;
+
+    if (ngx_http_ratelimit_redis_server_send(command->server,
+                                             &command->message)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    ngx_atomic_fetch_add(&command->server->owner.shared->commands, 1);
+
+    return NGX_OK;
+}
