@@ -229,7 +229,8 @@ fuzz:  ## look for inputs that break the core (FUZZ_TIME=60)
 	    mkdir -p $(OUT)/fuzz/found/$$f; \
 	    clang -std=gnu99 -O1 -g -Isrc -fno-sanitize-recover=all \
 	        -fsanitize=fuzzer,address,undefined -o $(OUT)/fuzz/$$f \
-	        t/fuzz/$$f.c src/core/*.c src/redis/ratelimit_url.c; \
+	        t/fuzz/$$f.c src/core/ratelimit_*.c \
+	        src/redis/ratelimit_{url,cluster}.c; \
 	    $(OUT)/fuzz/$$f -max_total_time=$(FUZZ_TIME) -max_len=2048 \
 	        -artifact_prefix=$(OUT)/fuzz/ -print_final_stats=1 \
 	        $(OUT)/fuzz/found/$$f t/fuzz/corpus/$$f; \

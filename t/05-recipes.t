@@ -17,6 +17,7 @@ use lib 't/lib';
 use Certificates;
 use Gateway;
 use Page;
+use RedisCluster;
 use RedisServer;
 
 my $page = Page->new('docs/recipes.md');
@@ -52,6 +53,7 @@ for my $section (@operations) {
 subtest 'quickstart.conf' => \&quickstart;
 subtest 'api.conf' => \&api;
 subtest 'redis-tls.conf' => \&redis_tls;
+subtest 'redis-cluster.conf' => \&redis_cluster;
 
 is_deeply([sort keys %run], [sort(map { s{.*/}{}r } glob 'docs/examples/*.conf')],
           'all examples were run');
@@ -178,6 +180,14 @@ sub redis_tls {
 
     local $files = "$made->{dir}/";
     decided_by_redis('redis-tls.conf', 6379 => $redis->{tls_port});
+}
+
+
+sub redis_cluster {
+    my $cluster = RedisCluster->start(replicas => 0);
+    my %port = map { (7000 + $_ => $cluster->{servers}[$_]{port}) } 0 .. 2;
+
+    decided_by_redis('redis-cluster.conf', %port);
 }
 
 

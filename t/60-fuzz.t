@@ -20,7 +20,7 @@ my @flags = (qw(-std=gnu99 -O1 -g -Wall -Wextra -Werror -Isrc
              '-fsanitize=address,undefined');
 
 my @sources = (glob('src/core/ratelimit_*.c'),
-               'src/redis/ratelimit_url.c');
+               glob('src/redis/ratelimit_{url,cluster}.c'));
 my @drivers = map { m{([^/]+)\.c$} } glob('t/fuzz/ratelimit_*.c');
 
 BAIL_OUT('run me from the root of the repository') if !@sources;

@@ -143,7 +143,7 @@ subtest 'hosts' => sub {
 
 subtest 'parameters' => sub {
     my $known = must_be(qw(timeout= connect_timeout= connections=
-                           password_file= prefix= ssl_ca=
+                           password_file= prefix= cluster ssl_ca=
                            ssl_certificate= ssl_certificate_key= ssl_name=
                            ssl_verify= ssl_protocols= ssl_ciphers=));
 
@@ -157,7 +157,7 @@ subtest 'parameters' => sub {
     }
 
     for my $unknown ('foo', 'foo=1', 'Timeout=5ms', 'timeout', 'prefix', 'off',
-                     '=5', 'redis=x',
+                     '=5', 'redis=x', 'cluster=x', 'clusters',
                      'ssl_x=1', 'h')
     {
         bad("$d main redis://127.0.0.1 $unknown;", "unknown $unknown",
@@ -174,7 +174,7 @@ subtest 'parameters' => sub {
         qq(invalid parameter "password=***" in "$d" directive: $known));
 
     for my $twice (qw(timeout=5ms connect_timeout=5ms connections=5 prefix=x
-                      password_file=x ssl_ca=x
+                      password_file=x cluster ssl_ca=x
                       ssl_certificate=x ssl_certificate_key=x ssl_name=x
                       ssl_verify=off ssl_protocols=x ssl_ciphers=x))
     {
@@ -186,13 +186,30 @@ subtest 'parameters' => sub {
                   'redis://g redis://f')
     {
         bad("$d main redis://127.0.0.1 $urls timeout=5ms;", "$urls, too",
-            qq(several URLs in "$d" directive are not supported yet));
+            qq(several URLs in "$d" directive need "cluster"));
     }
 
     bad("$d main redis://127.0.0.1 timeout=5ms redis://:$secret\@g;",
         'a URL after a parameter',
         qq(invalid parameter "redis://***\@g" in "$d" directive: )
         . 'a URL must come before all parameters');
+};
+
+subtest 'clusters' => sub {
+    my $seeds = "$d main redis://127.0.0.1:1";
+    my $seed = 'a node of a cluster must have a host and a port';
+
+    bad("$d main redis://127.0.0.1:1/1 cluster;", 'a database',
+        qq(invalid URL "redis://127.0.0.1:1/1" in "$d" directive: )
+        . 'a cluster has only the database 0');
+    bad("$d main unix:/a cluster;", 'a socket',
+        qq(invalid URL "unix:/a" in "$d" directive: $seed));
+    bad("$seeds redis://127.0.0.1:1/0 cluster;", 'twice',
+        qq(invalid URL "redis://127.0.0.1:1/0" in "$d" directive: )
+        . 'the host and port of another URL');
+    bad("$seeds redis://:$secret\@127.0.0.1:2 cluster;", 'another password',
+        qq(invalid URL "redis://***\@127.0.0.1:2" in "$d" directive: )
+        . 'must have the user, the password and the database of the first URL');
 };
 
 subtest 'names' => sub {

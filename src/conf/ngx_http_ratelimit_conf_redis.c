@@ -28,6 +28,7 @@ typedef struct {
     uint64_t                        connections;
     ngx_str_t                       password_file;
     ngx_str_t                       prefix;
+    ngx_uint_t                      cluster;
     ngx_http_ratelimit_tls_params_t  tls;
 } ngx_http_ratelimit_redis_params_t;
 
@@ -77,6 +78,9 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_params[] = {
 
     { ngx_string("prefix="), ngx_http_ratelimit_redis_prefix,
       offsetof(ngx_http_ratelimit_redis_params_t, prefix), 0, 0, 0, NULL },
+
+    { ngx_string("cluster"), ngx_http_ratelimit_param_flag,
+      offsetof(ngx_http_ratelimit_redis_params_t, cluster), 0, 1, 0, NULL },
 
     { ngx_string("ssl_ca="), ngx_http_ratelimit_param_name,
       offsetof(ngx_http_ratelimit_redis_params_t, tls.ca), 0, 0, 0, NULL },
@@ -286,6 +290,7 @@ ngx_http_ratelimit_redis_create(ngx_conf_t *cf, ngx_uint_t first,
     redis->connections = (ngx_uint_t) params->connections;
     redis->file = cf->conf_file->file.name;
     redis->line = cf->conf_file->line;
+    redis->cluster = params->cluster;
 
     if (ngx_http_ratelimit_redis_check_seeds(cf, first, redis) != NGX_OK) {
         return NULL;
@@ -324,10 +329,10 @@ ngx_http_ratelimit_redis_check_seeds(ngx_conf_t *cf, ngx_uint_t first,
 
     args = cf->args->elts;
 
-    if (first > 3) {
+    if (first > 3 && !redis->cluster) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "several URLs in \"%V\" directive are not "
-                           "supported yet", &args[0]);
+                           "several URLs in \"%V\" directive need \"cluster\"",
+                           &args[0]);
         return NGX_ERROR;
     }
 

@@ -16,6 +16,11 @@ static const char *ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url);
 static ngx_int_t ngx_http_ratelimit_redis_copy_url(ngx_pool_t *pool,
     ratelimit_url_t *url, ngx_http_ratelimit_redis_endpoint_t *endpoint,
     ngx_http_ratelimit_redis_login_t *login);
+static const char *ngx_http_ratelimit_redis_check_seed(
+    ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_login_t *login);
+static ngx_uint_t ngx_http_ratelimit_redis_same(ngx_str_t *one,
+    ngx_str_t *two);
 static ngx_int_t ngx_http_ratelimit_redis_copy(ngx_pool_t *pool,
     ratelimit_url_part_t *part, ngx_uint_t escaped, ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf,
@@ -92,9 +97,12 @@ ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
             return NGX_ERROR;
         }
 
-        redis->login = login;
+        reason = ngx_http_ratelimit_redis_check_seed(redis, &login);
 
-        return NGX_OK;
+        if (reason == NULL) {
+            redis->login = login;
+            return NGX_OK;
+        }
     }
 
     shown = ngx_http_ratelimit_masked(cf, text);
@@ -130,6 +138,59 @@ ngx_http_ratelimit_redis_copy_url(ngx_pool_t *pool, ratelimit_url_t *url,
 
     return ngx_http_ratelimit_redis_copy(pool, &url->password, 1,
                                          &login->password);
+}
+
+
+/* the last endpoint: one of several that are asked for the servers */
+
+static const char *
+ngx_http_ratelimit_redis_check_seed(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_login_t *login)
+{
+    ngx_uint_t                            i, n;
+    ngx_http_ratelimit_redis_endpoint_t  *endpoints;
+
+    endpoints = redis->endpoints.elts;
+    n = redis->endpoints.nelts - 1;
+
+    if (redis->cluster && endpoints[n].path.len) {
+        return "a node of a cluster must have a host and a port";
+    }
+
+    if (redis->cluster && login->db) {
+        return "a cluster has only the database 0";
+    }
+
+    for (i = 0; i < n; i++) {
+        if (endpoints[i].port == endpoints[n].port
+            && endpoints[i].host.len == endpoints[n].host.len
+            && ngx_strncasecmp(endpoints[i].host.data, endpoints[n].host.data,
+                               endpoints[n].host.len)
+               == 0)
+        {
+            return "the host and port of another URL";
+        }
+    }
+
+    if (n && (login->db != redis->login.db
+              || !ngx_http_ratelimit_redis_same(&login->user,
+                                                &redis->login.user)
+              || !ngx_http_ratelimit_redis_same(&login->password,
+                                                &redis->login.password)))
+    {
+        return "must have the user, the password and the database of the "
+               "first URL";
+    }
+
+    return NULL;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_same(ngx_str_t *one, ngx_str_t *two)
+{
+    return one->len == two->len
+           && ngx_memcmp(one->data, two->data, one->len) == 0;
 }
 
 

@@ -40,6 +40,11 @@ static ngx_int_t ngx_http_ratelimit_check_duplicate(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
+static ngx_int_t ngx_http_ratelimit_compare_keys(
+    const ngx_http_ratelimit_limit_t *a, const ngx_http_ratelimit_limit_t *b);
+static ngx_http_ratelimit_hold_e ngx_http_ratelimit_find_refusals_hold(
+    ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
+    ngx_http_ratelimit_limit_t *limit);
 static ngx_uint_t ngx_http_ratelimit_may_refund(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
@@ -276,7 +281,8 @@ ngx_http_ratelimit_sort_limits(ngx_http_ratelimit_set_t *set)
 
 /*
  * Limits of one store follow one another: those in shared memory first, as
- * they are decided before others; then, of one store, those that fail alike.
+ * they are decided before others; then, of one store, those that fail alike;
+ * and of these, if keys are in different parts of it, those that have one key.
  */
 
 static ngx_int_t
@@ -294,8 +300,28 @@ ngx_http_ratelimit_compare_limits(const void *one, const void *two)
         return left > right ? 1 : -1;
     }
 
-    return left ? (ngx_int_t) a->use.zone->fail - (ngx_int_t) b->use.zone->fail
-                : 0;
+    if (left == 0 || a->use.zone->fail != b->use.zone->fail) {
+        return left ? (ngx_int_t) a->use.zone->fail
+                      - (ngx_int_t) b->use.zone->fail
+                    : 0;
+    }
+
+    return a->use.zone->parted ? ngx_http_ratelimit_compare_keys(a, b) : 0;
+}
+
+
+/* as they are configured */
+
+static ngx_int_t
+ngx_http_ratelimit_compare_keys(const ngx_http_ratelimit_limit_t *a,
+    const ngx_http_ratelimit_limit_t *b)
+{
+    const ngx_str_t  *left, *right;
+
+    left = a->key.value ? &a->key.value->value : &a->use.zone->key.value;
+    right = b->key.value ? &b->key.value->value : &b->use.zone->key.value;
+
+    return ngx_memn2cmp(left->data, right->data, left->len, right->len);
 }
 
 
@@ -349,9 +375,8 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         return NGX_ERROR;
     }
 
-    limit->use.refusals_hold = ngx_http_ratelimit_may_refund(rmcf, set, limit)
-                               ? NGX_HTTP_RATELIMIT_HOLD_BRIEFLY
-                               : NGX_HTTP_RATELIMIT_HOLD;
+    limit->use.refusals_hold = ngx_http_ratelimit_find_refusals_hold(rmcf, set,
+                                                                     limit);
 
     return ngx_http_ratelimit_store_use(cf, &limit->use);
 }
@@ -505,6 +530,34 @@ ngx_http_ratelimit_resolve_delay(ngx_conf_t *cf,
                        "directive: %s", &limit->delay, reason);
 
     return NGX_ERROR;
+}
+
+
+/*
+ * A refusal by a store that has parts may rest on what another decision has
+ * charged and will refund, because another part refuses it.
+ */
+
+static ngx_http_ratelimit_hold_e
+ngx_http_ratelimit_find_refusals_hold(ngx_http_ratelimit_main_conf_t *rmcf,
+    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_limit_t  *other;
+
+    other = set->limits.elts;
+
+    for (i = 0; limit->use.zone->parted && i < set->limits.nelts; i++, other++)
+    {
+        if (other->use.zone->parted && other->stage == limit->stage
+            && ngx_http_ratelimit_compare_keys(limit, other) != 0)
+        {
+            return NGX_HTTP_RATELIMIT_HOLD_NOT;
+        }
+    }
+
+    return ngx_http_ratelimit_may_refund(rmcf, set, limit)
+           ? NGX_HTTP_RATELIMIT_HOLD_BRIEFLY : NGX_HTTP_RATELIMIT_HOLD;
 }
 
 

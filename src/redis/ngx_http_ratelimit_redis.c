@@ -5,7 +5,7 @@
  */
 
 
-#include "redis/ngx_http_ratelimit_redis.h"
+#include "redis/ngx_http_ratelimit_redis_nodes.h"
 
 
 static ngx_int_t ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
@@ -27,6 +27,7 @@ ngx_int_t
 ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_redis_t *redis, void *tag)
 {
+    size_t           size;
     ngx_str_t        name;
     ngx_shm_zone_t  *shm_zone;
 
@@ -38,7 +39,10 @@ ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    shm_zone = ngx_shared_memory_add(cf, &name, 8 * ngx_pagesize, tag);
+    size = redis->nodes ? ngx_http_ratelimit_redis_nodes_size(redis->nodes)
+                        : 8 * ngx_pagesize;
+
+    shm_zone = ngx_shared_memory_add(cf, &name, size, tag);
     if (shm_zone == NULL) {
         return NGX_ERROR;
     }
@@ -58,6 +62,16 @@ ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
 
     endpoint = redis->endpoints.elts;
 
+    if (redis->cluster) {
+        endpoint = NULL;
+
+        if (ngx_http_ratelimit_redis_nodes_create(cf, redis) != NGX_OK
+            || ngx_http_ratelimit_redis_discovery_create(cf, redis) != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
     redis->server = ngx_http_ratelimit_redis_server_create(cf, redis,
                                                            endpoint);
 
@@ -65,13 +79,18 @@ ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
 }
 
 
+/* nodes that were found are not those of other seeds */
+
 static ngx_int_t
 ngx_http_ratelimit_redis_shared_name(ngx_conf_t *cf,
     ngx_http_ratelimit_redis_t *redis, ngx_str_t *name)
 {
-    u_char  *p;
+    u_char                               *p;
+    uint32_t                              hash;
+    ngx_uint_t                            i;
+    ngx_http_ratelimit_redis_endpoint_t  *endpoints;
 
-    p = ngx_pnalloc(cf->pool, sizeof("ratelimit:redis:") - 1
+    p = ngx_pnalloc(cf->pool, sizeof("ratelimit:redis::0123456789abcdef") - 1
                               + redis->name.len);
     if (p == NULL) {
         return NGX_ERROR;
@@ -79,6 +98,23 @@ ngx_http_ratelimit_redis_shared_name(ngx_conf_t *cf,
 
     name->data = p;
     p = ngx_sprintf(p, "ratelimit:redis:%V", &redis->name);
+
+    if (redis->nodes != NULL) {
+        endpoints = redis->endpoints.elts;
+
+        ngx_crc32_init(hash);
+
+        for (i = 0; i < redis->endpoints.nelts; i++) {
+            ngx_crc32_update(&hash, endpoints[i].host.data,
+                             endpoints[i].host.len + 1);
+            ngx_crc32_update(&hash, (u_char *) &endpoints[i].port,
+                             sizeof(in_port_t));
+        }
+
+        ngx_crc32_final(hash);
+
+        p = ngx_sprintf(p, ":%08xD", hash);
+    }
 
     name->len = p - name->data;
 
@@ -94,6 +130,7 @@ ngx_http_ratelimit_redis_declare_zone(ngx_conf_t *cf,
     zone->redis = redis;
     zone->store = &ngx_http_ratelimit_redis_store;
     zone->rank = (uintptr_t) redis;
+    zone->parted = redis->cluster;
     zone->backend = NGX_HTTP_RATELIMIT_REDIS;
     zone->mirror |= (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL);
 
@@ -122,7 +159,13 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
 
     redis->server->owner.shared = redis->shared;
 
-    return NGX_OK;
+    if (redis->nodes == NULL) {
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_redis_nodes_init(redis->nodes,
+                                               former ? former->nodes : NULL,
+                                               pool);
 }
 
 
@@ -186,7 +229,19 @@ ngx_http_ratelimit_redis_init(ngx_cycle_t *cycle,
                                        ngx_http_ratelimit_redis_on_timeout,
                                        ngx_http_ratelimit_redis_retry_handler);
 
-    ngx_http_ratelimit_redis_server_open(redis->server);
+    if (redis->nodes == NULL) {
+        ngx_http_ratelimit_redis_server_open(redis->server);
+        return NGX_OK;
+    }
+
+    redis->nodes->on_timeout = ngx_http_ratelimit_redis_on_timeout;
+    redis->nodes->on_retry = ngx_http_ratelimit_redis_retry_handler;
+
+    if (ngx_http_ratelimit_redis_nodes_open(redis->nodes, cycle) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_redis_discovery_open(redis->discovery);
 
     return NGX_OK;
 }
@@ -197,6 +252,11 @@ ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis)
 {
     ngx_http_ratelimit_redis_shared_t  *shared;
+
+    if (redis->nodes != NULL) {
+        ngx_http_ratelimit_redis_discovery_close(redis->discovery);
+        ngx_http_ratelimit_redis_nodes_close(redis->nodes);
+    }
 
     ngx_http_ratelimit_redis_timeout_remove_all(redis->server);
     ngx_http_ratelimit_redis_server_close(redis->server);

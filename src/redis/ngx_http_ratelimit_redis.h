@@ -14,6 +14,10 @@
  *   ngx_http_ratelimit_redis_undo.c        charges that have to be undone
  *   ngx_http_ratelimit_redis_reply.c       what a reply says
  *   ngx_http_ratelimit_redis_command.c     commands as bytes, names of counters
+ *   ngx_http_ratelimit_redis_discovery.c   which nodes there are: asked when
+ *                                          that may have changed
+ *   ngx_http_ratelimit_redis_cluster.c     the question for a cluster
+ *   ngx_http_ratelimit_redis_nodes.c       nodes, and what they are for
  *   ngx_http_ratelimit_redis_timeout.c     deadlines, and the breaker
  *   ngx_http_ratelimit_redis_server.c      a server: its connections
  *   ngx_http_ratelimit_redis_address.c     its addresses
@@ -33,6 +37,7 @@
 
 #include "store/ngx_http_ratelimit_shm.h"
 #include "redis/ratelimit_breaker.h"
+#include "redis/ratelimit_cluster.h"
 #include "redis/ratelimit_deny_cache.h"
 #include "redis/ratelimit_script.h"
 
@@ -67,6 +72,10 @@ typedef struct ngx_http_ratelimit_redis_server_s
     ngx_http_ratelimit_redis_server_t;
 typedef struct ngx_http_ratelimit_redis_command_s
     ngx_http_ratelimit_redis_command_t;
+typedef struct ngx_http_ratelimit_redis_nodes_s
+    ngx_http_ratelimit_redis_nodes_t;
+typedef struct ngx_http_ratelimit_redis_discovery_s
+    ngx_http_ratelimit_redis_discovery_t;
 
 
 /* in shared memory, for all workers; zeros at first */
@@ -137,6 +146,7 @@ struct ngx_http_ratelimit_redis_s {
     ngx_http_ratelimit_redis_login_t  login;
     ngx_http_ratelimit_redis_tls_t   *tls;    /* NULL: plain text */
 
+    ngx_uint_t                      cluster;  /* keys are on several nodes */
 
     ngx_uint_t                      connections;  /* of each worker */
     ngx_msec_t                      timeout;
@@ -149,7 +159,10 @@ struct ngx_http_ratelimit_redis_s {
     ngx_uint_t                      line;
 
     ngx_http_ratelimit_redis_shared_t  *shared;
-    ngx_http_ratelimit_redis_server_t  *server;
+    ngx_http_ratelimit_redis_server_t  *server;  /* if there are nodes: where
+                                                    commands wait for one */
+    ngx_http_ratelimit_redis_nodes_t      *nodes;      /* or NULL */
+    ngx_http_ratelimit_redis_discovery_t  *discovery;  /* or NULL */
 };
 
 
@@ -198,12 +211,24 @@ typedef void (*ngx_http_ratelimit_redis_reply_pt)(
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 
 
+/* an element of a reply that is an array; 0 ends the connection */
+
+typedef ngx_uint_t (*ngx_http_ratelimit_redis_element_pt)(
+    ngx_http_ratelimit_redis_message_t *message,
+    const ratelimit_element_t *element);
+
+
 /* the handler is called once for each message that was sent, never by send */
 
 struct ngx_http_ratelimit_redis_message_s {
     u_char                         *data;
     size_t                          len;
     ngx_http_ratelimit_redis_reply_pt  handler;
+    ngx_http_ratelimit_redis_element_pt  on_element;
+                                                /* NULL: no reply of ours is an
+                                                   array */
+    unsigned                        asking:1;   /* of a hash slot that is being
+                                                   moved to the server */
     unsigned                        expired:1;  /* don't send it any more */
     unsigned                        unread:1;   /* and never will be */
 
@@ -263,6 +288,8 @@ void ngx_http_ratelimit_redis_tls_forget(
 
 /* ngx_http_ratelimit_redis_server.c */
 
+typedef void (*ngx_http_ratelimit_redis_server_pt)(
+    ngx_http_ratelimit_redis_server_t *server);
 typedef void (*ngx_http_ratelimit_redis_timeout_pt)(
     ngx_http_ratelimit_redis_command_t *command);
 
@@ -288,7 +315,10 @@ struct ngx_http_ratelimit_redis_server_s {
     ngx_uint_t                      current;  /* used last */
     ngx_queue_t                     waiting;  /* messages, until it is known
                                                  where to connect to */
+    ngx_http_ratelimit_redis_server_pt  on_trouble;  /* or NULL */
     ngx_msec_t                      used;     /* when a message was sent */
+    ngx_atomic_uint_t               id;       /* of the node, or 0 */
+    ngx_queue_t                     queue;    /* of nodes that are gone */
 
     ngx_queue_t                     commands; /* by deadline */
     ngx_event_t                     timer;    /* of the first of them */
@@ -357,6 +387,10 @@ void ngx_http_ratelimit_redis_server_wait(
 void ngx_http_ratelimit_redis_server_wake(
     ngx_http_ratelimit_redis_server_t *server);
 
+/* where it is, or whether it still is what it was, is to be asked */
+void ngx_http_ratelimit_redis_server_trouble(
+    ngx_http_ratelimit_redis_server_t *server);
+
 void ngx_http_ratelimit_redis_server_read(
     ngx_http_ratelimit_redis_server_t *server);
 
@@ -402,6 +436,7 @@ struct ngx_http_ratelimit_redis_command_s {
     unsigned                        undo:1;   /* charges of some limits */
     unsigned                        probe:1;  /* a write, for the breaker */
     unsigned                        sendings:4;  /* further ones */
+    uint16_t                        slot;     /* of the hash of its keys */
     u_char                         *eval;     /* with the whole script, if it
                                                  was sent so; or NULL */
     u_char                         *args;     /* what follows the script */
@@ -455,6 +490,9 @@ void ngx_http_ratelimit_redis_set_evalsha(
     ngx_http_ratelimit_redis_command_t *command);
 ngx_int_t ngx_http_ratelimit_redis_set_eval(
     ngx_http_ratelimit_redis_command_t *command);
+
+/* the hash slot of the keys of a client, in a cluster */
+uint32_t ngx_http_ratelimit_redis_part(ngx_http_ratelimit_subject_t *subject);
 
 /* the part of the keys in Redis that follows the key of a client */
 ngx_int_t ngx_http_ratelimit_redis_key_suffix(ngx_conf_t *cf,
@@ -529,6 +567,15 @@ void ngx_http_ratelimit_redis_send_undo(
 
 /* commands that wait for the server */
 void ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev);
+
+/*
+ * NGX_OK     the reply says what to do instead, and that is done
+ * NGX_ERROR  it can't be done
+ * NGX_ABORT  the same, because nodes do not agree
+ */
+ngx_int_t ngx_http_ratelimit_redis_redirect(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 
 
 /* ngx_http_ratelimit_redis_mirror.c */

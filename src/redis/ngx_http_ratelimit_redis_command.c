@@ -10,11 +10,12 @@
  * A counter's key is PREFIX{VERSION:KEY}:ZONE:NAME:TAG, where the version is
  * that of the states, and the tag is the period in seconds, the letter of the
  * algorithm and the number of sub-windows.  As the parts behind the key never
- * contain a colon of their own, no two counters have one key.
+ * contain a colon of their own, no two counters have one key; and in a cluster
+ * all counters of a client are in one slot, whatever bytes its key begins with.
  */
 
 
-#include "redis/ngx_http_ratelimit_redis.h"
+#include "redis/ngx_http_ratelimit_redis_nodes.h"
 #include "core/ratelimit_text.h"
 
 #include <ngx_sha1.h>
@@ -56,6 +57,10 @@ static u_char *ngx_http_ratelimit_redis_write_keys(u_char *p, ngx_uint_t n);
 static u_char *ngx_http_ratelimit_redis_write_op(u_char *p,
     ngx_http_ratelimit_redis_command_t *command);
 static u_char *ngx_http_ratelimit_redis_write_echo(u_char *p);
+static ngx_uint_t ngx_http_ratelimit_redis_slot(
+    ngx_http_ratelimit_redis_t *redis, ngx_str_t *key);
+static void ngx_http_ratelimit_redis_find_tag(
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *name);
 static ngx_uint_t ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
     ratelimit_script_e op);
 static size_t ngx_http_ratelimit_redis_measure(
@@ -96,7 +101,8 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
     ngx_memzero(&measured, sizeof(ngx_http_ratelimit_redis_command_t));
 
     measured.op = op;
-    measured.server = redis->server;
+    measured.slot = (uint16_t) q->subjects[0].part;
+    measured.server = ngx_http_ratelimit_redis_route(redis, measured.slot);
 
     len = ngx_http_ratelimit_redis_measure(&measured, q);
 
@@ -144,7 +150,7 @@ ngx_http_ratelimit_redis_write_script(
 }
 
 
-/* SET PREFIXprobe 1 PX 1000 */
+/* SET PREFIXprobe 1 PX 1000, in a cluster with the tag of the command's keys */
 
 ngx_http_ratelimit_redis_command_t *
 ngx_http_ratelimit_redis_create_probe(
@@ -154,6 +160,10 @@ ngx_http_ratelimit_redis_create_probe(
     ngx_http_ratelimit_redis_command_t  *probe;
 
     name = command->server->redis->prefix;
+
+    if (command->server->redis->cluster) {
+        ngx_http_ratelimit_redis_find_tag(command, &name);
+    }
 
     probe = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t)
                       + NGX_HTTP_RATELIMIT_REDIS_FRAME + name.len
@@ -168,6 +178,7 @@ ngx_http_ratelimit_redis_create_probe(
     ngx_memzero(probe, sizeof(ngx_http_ratelimit_redis_command_t));
 
     probe->server = command->server;
+    probe->slot = command->slot;
     probe->probe = 1;
 
     probe->last = ngx_sprintf(probe->data,
@@ -180,6 +191,48 @@ ngx_http_ratelimit_redis_create_probe(
     ngx_http_ratelimit_redis_set_evalsha(probe);
 
     return probe;
+}
+
+
+/* of the first key, up to the brace that ends the tag */
+
+static void
+ngx_http_ratelimit_redis_find_tag(ngx_http_ratelimit_redis_command_t *command,
+    ngx_str_t *name)
+{
+    u_char  *p, *end;
+
+    /* the prefix has no braces, nor has what stands before it */
+
+    p = ngx_strlchr(command->args, command->last, '{');
+    end = p ? ngx_strlchr(p, command->last, '}') : NULL;
+
+    if (end != NULL) {
+        name->data = p - name->len;
+        name->len = end + 1 - name->data;
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_slot(ngx_http_ratelimit_redis_t *redis,
+    ngx_str_t *key)
+{
+    if (!redis->cluster) {
+        return 0;
+    }
+
+    return ratelimit_cluster_slot(&NGX_HTTP_RATELIMIT_REDIS_OPEN[1],
+                                  sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 2,
+                                  key->data, key->len);
+}
+
+
+uint32_t
+ngx_http_ratelimit_redis_part(ngx_http_ratelimit_subject_t *subject)
+{
+    return (uint32_t) ngx_http_ratelimit_redis_slot(subject->use->zone->redis,
+                                                    &subject->key);
 }
 
 

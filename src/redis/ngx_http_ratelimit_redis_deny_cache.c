@@ -249,7 +249,10 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
             retry_after = verdict->next_after;
         }
 
-        if (retry_after && !q->items[i].count_rejected) {
+        if (retry_after && !q->items[i].count_rejected
+            && q->subjects[i].use->refusals_hold
+               != NGX_HTTP_RATELIMIT_HOLD_NOT)
+        {
             ngx_http_ratelimit_redis_deny_cache_add_item(q, i, retry_after,
                                                          now, age);
         }

@@ -19,6 +19,8 @@
 static ngx_int_t ngx_http_ratelimit_redis_send_message(
     ngx_http_ratelimit_redis_connection_t *conn,
     ngx_http_ratelimit_redis_message_t *message);
+static ngx_int_t ngx_http_ratelimit_redis_send_asking(
+    ngx_http_ratelimit_redis_connection_t *conn);
 static void ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context,
     void *reply, void *data);
 static void ngx_http_ratelimit_redis_suspect_tls(
@@ -56,6 +58,12 @@ ngx_http_ratelimit_redis_send_message(
     ngx_http_ratelimit_redis_connection_t *conn,
     ngx_http_ratelimit_redis_message_t *message)
 {
+    if (message->asking
+        && ngx_http_ratelimit_redis_send_asking(conn) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
     if (redisAsyncFormattedCommand(conn->context,
                                    ngx_http_ratelimit_redis_on_reply, message,
                                    (char *) message->data, message->len)
@@ -89,6 +97,27 @@ ngx_http_ratelimit_redis_flush(ngx_http_ratelimit_redis_connection_t *conn)
         (void) redisBufferWrite(&conn->context->c, &done);
         conn->batch = 0;
     }
+}
+
+
+/* what is said to it is said again to the message, if it is bad */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_send_asking(
+    ngx_http_ratelimit_redis_connection_t *conn)
+{
+    static char  asking[] = "*1" CRLF "$6" CRLF "ASKING" CRLF;
+
+    if (redisAsyncFormattedCommand(conn->context, NULL, NULL, asking,
+                                   sizeof(asking) - 1)
+        != REDIS_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    conn->expected++;
+
+    return NGX_OK;
 }
 
 

@@ -2,7 +2,8 @@
 /*
  * Replies as hiredis parses them.  A server is not trusted: a reply of a type
  * that no command of ours has, or one without a command, ends the connection;
- * and no memory is allocated for a reply.
+ * and no memory is allocated for a reply.  The elements of an array are handed
+ * on one by one.
  */
 
 
@@ -28,7 +29,8 @@ static void ngx_http_ratelimit_redis_free_reply(void *reply);
 
 static void *ngx_http_ratelimit_redis_read_array(const redisReadTask *task,
     ngx_http_ratelimit_redis_size_t elements);
-static void *ngx_http_ratelimit_redis_read_element(const redisReadTask *task);
+static void *ngx_http_ratelimit_redis_read_element(const redisReadTask *task,
+    ratelimit_element_e type, int64_t number, const char *text, size_t len);
 
 #if (HIREDIS_MAJOR >= 1)
 static void *ngx_http_ratelimit_redis_read_double(const redisReadTask *task,
@@ -64,7 +66,8 @@ ngx_http_ratelimit_redis_read_reply(const redisReadTask *task)
     conn = task->privdata;
 
     if (task->parent != NULL) {
-        return ngx_http_ratelimit_redis_read_element(task);
+        return ngx_http_ratelimit_redis_read_element(task,
+                                          RATELIMIT_ELEMENT_NIL, 0, NULL, 0);
     }
 
     if (conn->expected == 0) {
@@ -94,7 +97,8 @@ ngx_http_ratelimit_redis_read_string(const redisReadTask *task, char *text,
     conn = task->privdata;
 
     if (task->parent != NULL) {
-        return ngx_http_ratelimit_redis_read_element(task);
+        return ngx_http_ratelimit_redis_read_element(task,
+                                     RATELIMIT_ELEMENT_STRING, 0, text, len);
     }
 
     if (len > NGX_HTTP_RATELIMIT_REDIS_REPLY
@@ -115,7 +119,8 @@ ngx_http_ratelimit_redis_read_integer(const redisReadTask *task,
     long long number)
 {
     if (task->parent != NULL) {
-        return ngx_http_ratelimit_redis_read_element(task);
+        return ngx_http_ratelimit_redis_read_element(task,
+                                 RATELIMIT_ELEMENT_INTEGER, number, NULL, 0);
     }
 
     return ngx_http_ratelimit_redis_read_reply(task);
@@ -153,20 +158,49 @@ ngx_http_ratelimit_redis_read_array(const redisReadTask *task,
         return NULL;
     }
 
-    return ngx_http_ratelimit_redis_read_element(task);
+    return ngx_http_ratelimit_redis_read_element(task,
+                       RATELIMIT_ELEMENT_ARRAY, (int64_t) elements, NULL, 0);
 }
 
 
-/* no reply of ours is an array */
+/* what it is a reply to is asked: the greeting, or the oldest message */
 
 static void *
-ngx_http_ratelimit_redis_read_element(const redisReadTask *task)
+ngx_http_ratelimit_redis_read_element(const redisReadTask *task,
+    ratelimit_element_e type, int64_t number, const char *text, size_t len)
 {
+    ngx_queue_t                            *q;
+    ratelimit_element_t                     element;
+    const redisReadTask                    *parent;
+    ngx_http_ratelimit_redis_message_t     *message;
     ngx_http_ratelimit_redis_connection_t  *conn;
 
     conn = task->privdata;
 
-    return conn->greeting ? &conn->reply : NULL;
+    element.type = type;
+    element.depth = 0;
+    element.index = task->parent ? (size_t) task->idx : 0;
+    element.number = number;
+    element.text = text;
+    element.len = len;
+
+    for (parent = task->parent; parent != NULL; parent = parent->parent) {
+        element.depth++;
+    }
+
+    if (conn->greeting) {
+        return &conn->reply;
+    }
+
+    if (ngx_queue_empty(&conn->sent)) {
+        return NULL;
+    }
+
+    q = ngx_queue_head(&conn->sent);
+    message = ngx_queue_data(q, ngx_http_ratelimit_redis_message_t, queue);
+
+    return (message->on_element && message->on_element(message, &element))
+           ? &conn->reply : NULL;
 }
 
 

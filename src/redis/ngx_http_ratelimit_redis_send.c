@@ -1,11 +1,11 @@
 
 /*
  * A command's way to a server: the breaker permits it, a probe goes before it,
- * and refunds wait until the server is up.
+ * and refunds wait until the server is up.  A cluster may redirect it.
  */
 
 
-#include "redis/ngx_http_ratelimit_redis.h"
+#include "redis/ngx_http_ratelimit_redis_nodes.h"
 
 
 /* of a command that was not executed; what fails once more has failed */
@@ -16,10 +16,22 @@ static ngx_int_t ngx_http_ratelimit_redis_probe(
     ngx_http_ratelimit_redis_command_t *command);
 static ngx_int_t ngx_http_ratelimit_redis_transmit(
     ngx_http_ratelimit_redis_command_t *command, ratelimit_breaker_e permit);
+static ngx_int_t ngx_http_ratelimit_redis_resend_to(
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_server_t *server, ngx_uint_t asking);
+static void ngx_http_ratelimit_redis_send_later(
+    ngx_http_ratelimit_redis_command_t *command);
 static void ngx_http_ratelimit_redis_postpone(
     ngx_http_ratelimit_redis_command_t *command);
 static ngx_int_t ngx_http_ratelimit_redis_retry(
     ngx_http_ratelimit_redis_command_t *command);
+static ngx_int_t ngx_http_ratelimit_redis_follow(
+    ngx_http_ratelimit_redis_command_t *command,
+    ratelimit_redirect_t *redirect);
+static void ngx_http_ratelimit_redis_ask_later(
+    ngx_http_ratelimit_redis_command_t *command);
+static ngx_uint_t ngx_http_ratelimit_redis_begins(ngx_str_t *text,
+    const char *prefix);
 
 
 ngx_int_t
@@ -99,6 +111,25 @@ ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
 }
 
 
+/* a command without a query, for which there is time; it may be freed */
+
+static void
+ngx_http_ratelimit_redis_send_later(
+    ngx_http_ratelimit_redis_command_t *command)
+{
+    if (!command->message.expired) {
+        ngx_http_ratelimit_redis_timeout_remove(command);
+        ngx_http_ratelimit_redis_success(command->server, command->permit);
+    }
+
+    command->message.expired = 0;
+    command->message.asking = 0;
+    command->sendings = 0;
+
+    ngx_http_ratelimit_redis_postpone(command);
+}
+
+
 /* what settles a decision waits until the server is up */
 
 static void
@@ -169,7 +200,9 @@ ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
                       : NGX_HTTP_RATELIMIT_REDIS_LISTEN;
     late = (ngx_current_msec - command->sent >= age);
 
-    permit = ngx_http_ratelimit_redis_permit(server);
+    command->server = ngx_http_ratelimit_redis_route(server->redis,
+                                                     command->slot);
+    permit = ngx_http_ratelimit_redis_permit(command->server);
 
     if (permit == RATELIMIT_BREAKER_PROBE
         && ngx_http_ratelimit_redis_probe(command) != NGX_OK)
@@ -178,6 +211,7 @@ ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
     }
 
     if (permit == RATELIMIT_BREAKER_STOP && !late) {
+        command->server = server;
         return NGX_AGAIN;
     }
 
@@ -231,20 +265,179 @@ ngx_http_ratelimit_redis_send_undo(ngx_http_ratelimit_redis_command_t *command)
 ngx_int_t
 ngx_http_ratelimit_redis_resend(ngx_http_ratelimit_redis_command_t *command)
 {
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    server = command->server;
+
+    if (!command->probe) {
+        server = ngx_http_ratelimit_redis_route(server->redis, command->slot);
+    }
+
+    return ngx_http_ratelimit_redis_resend_to(command, server, 0);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_resend_to(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_server_t *server, ngx_uint_t asking)
+{
     if (command->sendings == NGX_HTTP_RATELIMIT_REDIS_SENDINGS) {
         return NGX_ABORT;
     }
 
     command->sendings++;
+    command->message.asking = asking;
 
-    if (ngx_http_ratelimit_redis_server_send(command->server,
-                                             &command->message)
+    if (command->server != server) {
+        ngx_http_ratelimit_redis_timeout_remove(command);
+        command->server = server;
+        ngx_http_ratelimit_redis_timeout_add(command);
+
+        if (ratelimit_breaker_is_open(&server->owner.shared->breaker)) {
+            return NGX_ERROR;
+        }
+    }
+
+    if (ngx_http_ratelimit_redis_server_send(server, &command->message)
         != NGX_OK)
     {
         return NGX_ERROR;
     }
 
-    ngx_atomic_fetch_add(&command->server->owner.shared->commands, 1);
+    ngx_atomic_fetch_add(&server->owner.shared->commands, 1);
 
     return NGX_OK;
+}
+
+
+/*
+ * A cluster tells that a command was not executed, and what to do: to ask
+ * another node (MOVED, ASK), or the same one a bit later (TRYAGAIN).  A command
+ * that settles a decision is not lost by the time that this takes.
+ */
+
+ngx_int_t
+ngx_http_ratelimit_redis_redirect(ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
+{
+    ratelimit_redirect_t         redirect;
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = command->server->redis;
+
+    if (!redis->cluster || command->probe
+        || type != NGX_HTTP_RATELIMIT_REDIS_ERROR)
+    {
+        return NGX_DECLINED;
+    }
+
+    if (ngx_http_ratelimit_redis_begins(text, "TRYAGAIN ")) {
+
+        if (ratelimit_script_settles(command->op)) {
+            ngx_http_ratelimit_redis_send_later(command);
+            return NGX_OK;
+        }
+
+        if (command->message.expired) {
+            return NGX_DECLINED;
+        }
+
+        ngx_http_ratelimit_redis_ask_later(command);
+        return NGX_OK;
+    }
+
+    if (ngx_http_ratelimit_redis_begins(text, "CLUSTERDOWN ")) {
+        ngx_http_ratelimit_redis_discover(redis->discovery);
+        return NGX_DECLINED;
+    }
+
+    if (!ratelimit_cluster_redirect((char *) text->data, text->len, &redirect)
+        || (command->message.expired && !ratelimit_script_settles(command->op)))
+    {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_ratelimit_redis_follow(command, &redirect);
+}
+
+
+/* a hash slot that has moved is known to all workers at once */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_follow(ngx_http_ratelimit_redis_command_t *command,
+    ratelimit_redirect_t *redirect)
+{
+    ngx_str_t                           host, address;
+    ngx_uint_t                          number;
+    ngx_http_ratelimit_redis_t         *redis;
+    ngx_http_ratelimit_redis_server_t  *server;
+
+    redis = command->server->redis;
+
+    host.data = (u_char *) redirect->host;
+    host.len = redirect->len;
+
+    if (host.len == 0) {
+        host = command->server->endpoint.host;
+    }
+
+    ngx_str_null(&address);
+
+    number = ngx_http_ratelimit_redis_nodes_add(redis->nodes, &host,
+                                                (in_port_t) redirect->port,
+                                                &address);
+
+    server = number ? ngx_http_ratelimit_redis_node_server(redis->nodes, number)
+                    : NULL;
+
+    if (server != NULL && server->naddrs == 0 && !command->message.expired) {
+
+        /* the map, or a resolver, will tell where it is */
+
+        ngx_http_ratelimit_redis_resolve(server);
+        ngx_http_ratelimit_redis_discover(redis->discovery);
+        ngx_http_ratelimit_redis_ask_later(command);
+        return NGX_OK;
+    }
+
+    if (server != NULL && !redirect->ask) {
+        redis->nodes->directory->map[redirect->slot] = (uint16_t) number;
+        ngx_http_ratelimit_redis_discover(redis->discovery);
+    }
+
+    if (command->message.expired) {
+        ngx_http_ratelimit_redis_send_later(command);
+        return NGX_OK;
+    }
+
+    if (server == NULL) {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_ratelimit_redis_success(command->server, command->permit);
+
+    ngx_http_ratelimit_redis_set_reason(command->server, NULL,
+                                        "too many redirections");
+
+    return ngx_http_ratelimit_redis_resend_to(command, server, redirect->ask);
+}
+
+
+/* before its deadline, however often */
+
+static void
+ngx_http_ratelimit_redis_ask_later(ngx_http_ratelimit_redis_command_t *command)
+{
+    command->sendings = 0;
+
+    ngx_http_ratelimit_redis_nodes_pause(command->server->redis->nodes,
+                                         command->server, &command->message);
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_begins(ngx_str_t *text, const char *prefix)
+{
+    return text->len >= ngx_strlen(prefix)
+           && ngx_strncmp(text->data, prefix, ngx_strlen(prefix)) == 0;
 }

@@ -99,6 +99,8 @@ ngx_http_ratelimit_redis_server_close(
 {
     ngx_uint_t  i;
 
+    server->on_trouble = NULL;
+
     for (i = 0; i < server->nconnections; i++) {
         if (server->connections[i] != NULL) {
             ngx_http_ratelimit_redis_disconnect(server->connections[i]);
@@ -174,6 +176,7 @@ ngx_http_ratelimit_redis_server_send(ngx_http_ratelimit_redis_server_t *server,
 
     if (server->nconnections == 0) {
         ngx_http_ratelimit_redis_server_wait(server, message);
+        ngx_http_ratelimit_redis_server_trouble(server);
         return NGX_OK;
     }
 
@@ -327,7 +330,19 @@ ngx_http_ratelimit_redis_on_close(void *data,
     for (i = 0; i < server->nconnections; i++) {
         if (server->connections[i] == connection) {
             server->connections[i] = NULL;
+
+            ngx_http_ratelimit_redis_server_trouble(server);
         }
+    }
+}
+
+
+void
+ngx_http_ratelimit_redis_server_trouble(
+    ngx_http_ratelimit_redis_server_t *server)
+{
+    if (server->on_trouble != NULL) {
+        server->on_trouble(server);
     }
 }
 

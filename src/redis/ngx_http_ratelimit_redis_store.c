@@ -41,7 +41,8 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
     ngx_http_ratelimit_redis_refund,
     ngx_http_ratelimit_redis_commit,
     ngx_http_ratelimit_redis_refused,
-    ngx_http_ratelimit_redis_key_suffix
+    ngx_http_ratelimit_redis_key_suffix,
+    ngx_http_ratelimit_redis_part
 };
 
 
@@ -162,6 +163,7 @@ ngx_http_ratelimit_redis_on_message(
     ngx_http_ratelimit_redis_message_t *message,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
 {
+    ngx_int_t                            rc;
     ngx_http_ratelimit_redis_command_t  *command;
 
     command = (ngx_http_ratelimit_redis_command_t *) message;
@@ -176,8 +178,23 @@ ngx_http_ratelimit_redis_on_message(
         return;
     }
 
+    rc = ngx_http_ratelimit_redis_redirect(command, type, text);
+
+    if (rc == NGX_OK) {
+        return;
+    }
+
     if (message->expired) {
         ngx_http_ratelimit_redis_free_command(command);
+        return;
+    }
+
+    if (rc == NGX_ERROR || rc == NGX_ABORT) {
+
+        /* of nodes that do not agree, none is to blame */
+
+        ngx_http_ratelimit_redis_finish(command,
+                                        (rc == NGX_ABORT) ? NGX_DECLINED : rc);
         return;
     }
 

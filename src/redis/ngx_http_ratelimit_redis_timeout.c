@@ -253,8 +253,10 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_server_t *server,
         ngx_atomic_fetch_add(&shared->generation, 1);
 
     } else if (permit != RATELIMIT_BREAKER_PROBE) {
+        ngx_http_ratelimit_redis_server_trouble(server);
         return;
     }
 
+    ngx_http_ratelimit_redis_server_trouble(server);
     ngx_http_ratelimit_redis_server_retire(server);
 }

@@ -43,7 +43,8 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     ngx_http_ratelimit_shm_refund,
     ngx_http_ratelimit_shm_commit,
     NULL,                                  /* refused */
-    NULL                                   /* use */
+    NULL,                                  /* use */
+    NULL                                   /* part */
 };
 
 

@@ -1,9 +1,10 @@
 
 /*
  * Queries: limits of any stores as one decision.  Most have limits in shared
- * memory alone, which decides at once.  Otherwise each store decides atomically
- * about its own limits: first shared memory, then all others at the same time.
- * When one refuses, the others refund what they have charged.
+ * memory alone, which decides at once.  Otherwise each store, or each part of
+ * it, decides atomically about its own limits: first shared memory, then all
+ * others at the same time.  When one refuses, the others refund what they have
+ * charged.
  */
 
 
@@ -51,6 +52,8 @@ static ratelimit_inline ngx_int_t ngx_http_ratelimit_query_decide_shm(
 static ratelimit_inline ngx_uint_t ngx_http_ratelimit_query_prepare(
     ngx_http_ratelimit_query_t *q, ngx_uint_t n);
 static ngx_int_t ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q);
+static uint32_t ngx_http_ratelimit_query_find_part(
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 static ngx_http_ratelimit_progress_t *ngx_http_ratelimit_query_split(
     ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_query_recall(
@@ -220,6 +223,7 @@ ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q)
         q->items[i].state = NULL;
         q->items[i].verdict.stamp = 0;
         q->subjects[i].stamp = 0;
+        q->subjects[i].part = ngx_http_ratelimit_query_find_part(q, i);
     }
 
     progress = ngx_http_ratelimit_query_split(q);
@@ -247,6 +251,26 @@ ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q)
 
     return progress->waiting ? NGX_AGAIN
                              : ngx_http_ratelimit_query_finish(progress);
+}
+
+
+static uint32_t
+ngx_http_ratelimit_query_find_part(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
+{
+    ngx_http_ratelimit_subject_t      *subject;
+    const ngx_http_ratelimit_store_t  *store;
+
+    subject = &q->subjects[i];
+    store = subject->use->zone->store;
+
+    if (store->part == NULL) {
+        return 0;
+    }
+
+    /* rules of one limit follow one another, and have one key */
+
+    return (i && subject[-1].use == subject->use) ? subject[-1].part
+                                                  : store->part(subject);
 }
 
 
@@ -553,7 +577,9 @@ ngx_http_ratelimit_query_part(ngx_http_ratelimit_query_t *q,
 
     for (n = 1; first + n < q->n; n++) {
         if (subject[n].use->zone->rank != subject[0].use->zone->rank
-            || subject[n].backend != subject[0].backend)
+            || subject[n].backend != subject[0].backend
+            || (subject[n].use->zone->parted
+                && subject[n].part != subject[0].part))
         {
             break;
         }

@@ -30,7 +30,9 @@ typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
 /* how long a refusal is believed that was pronounced elsewhere */
 
 typedef enum {
-    NGX_HTTP_RATELIMIT_HOLD_BRIEFLY = 0,      /* charges may be refunded */
+    NGX_HTTP_RATELIMIT_HOLD_NOT = 0,      /* another part of a decision may have
+                                             reserved what it rests on */
+    NGX_HTTP_RATELIMIT_HOLD_BRIEFLY,      /* charges may be refunded */
     NGX_HTTP_RATELIMIT_HOLD               /* as long as it says */
 } ngx_http_ratelimit_hold_e;
 
@@ -74,6 +76,8 @@ typedef struct {
     ngx_http_ratelimit_use_t       *use;
     ngx_str_t                       key;      /* as long as the query lives */
     ngx_http_ratelimit_backend_e    backend;
+    uint32_t                        part;     /* of the store; not set in
+                                                 shared memory */
     uint64_t                        stamp;    /* of the charge in the mirror
                                                  of a zone in Redis */
     void                           *data;     /* the caller's */
@@ -130,6 +134,8 @@ struct ngx_http_ratelimit_query_s {
  *         NULL if no store is asked before this one.
  * use     a limit uses the zone; called while the configuration is read.  NULL
  *         if the store does not need to know.
+ * part    limits that have one part follow one another, and are asked together.
+ *         NULL if all are.
  */
 
 typedef struct {
@@ -140,6 +146,7 @@ typedef struct {
     void        (*commit)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*refused)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
+    uint32_t    (*part)(ngx_http_ratelimit_subject_t *subject);
 } ngx_http_ratelimit_store_t;
 
 
@@ -166,6 +173,8 @@ struct ngx_http_ratelimit_zone_s {
     uintptr_t                       rank;      /* stores are asked in this
                                                   order, zones of one rank
                                                   together; 0: shared memory */
+    ngx_uint_t                      parted;    /* by keys: the store has parts
+                                                  that are asked each */
     ngx_http_ratelimit_backend_e    backend;   /* SHM or REDIS */
     ngx_uint_t                      mirror;    /* counted in memory, too */
 
