@@ -18,6 +18,7 @@ use Certificates;
 use Gateway;
 use Page;
 use RedisCluster;
+use RedisSentinel;
 use RedisServer;
 
 my $page = Page->new('docs/recipes.md');
@@ -52,6 +53,7 @@ for my $section (@operations) {
 
 subtest 'quickstart.conf' => \&quickstart;
 subtest 'api.conf' => \&api;
+subtest 'redis-sentinel.conf' => \&redis_sentinel;
 subtest 'redis-tls.conf' => \&redis_tls;
 subtest 'redis-cluster.conf' => \&redis_cluster;
 
@@ -166,6 +168,14 @@ sub api {
     is_deeply([grep { /RateLimit/ } @head], [], 'no limit inside');
 
     is($gateway->complaints, '', 'nothing is wrong with nginx');
+}
+
+
+sub redis_sentinel {
+    my $fleet = RedisSentinel->start(replicas => 1);
+    my %port = map { (26379 + $_ => $fleet->{sentinels}[$_]{port}) } 0 .. 2;
+
+    decided_by_redis('redis-sentinel.conf', %port);
 }
 
 

@@ -143,7 +143,8 @@ subtest 'hosts' => sub {
 
 subtest 'parameters' => sub {
     my $known = must_be(qw(timeout= connect_timeout= connections=
-                           password_file= prefix= cluster ssl_ca=
+                           password_file= prefix= cluster sentinel= sentinel_user=
+                           sentinel_password_file= sentinel_ssl= ssl_ca=
                            ssl_certificate= ssl_certificate_key= ssl_name=
                            ssl_verify= ssl_protocols= ssl_ciphers=));
 
@@ -157,7 +158,7 @@ subtest 'parameters' => sub {
     }
 
     for my $unknown ('foo', 'foo=1', 'Timeout=5ms', 'timeout', 'prefix', 'off',
-                     '=5', 'redis=x', 'cluster=x', 'clusters',
+                     '=5', 'redis=x', 'cluster=x', 'clusters', 'sentinel',
                      'ssl_x=1', 'h')
     {
         bad("$d main redis://127.0.0.1 $unknown;", "unknown $unknown",
@@ -174,7 +175,8 @@ subtest 'parameters' => sub {
         qq(invalid parameter "password=***" in "$d" directive: $known));
 
     for my $twice (qw(timeout=5ms connect_timeout=5ms connections=5 prefix=x
-                      password_file=x cluster ssl_ca=x
+                      password_file=x cluster sentinel=x sentinel_user=x
+                      sentinel_password_file=x ssl_ca=x
                       ssl_certificate=x ssl_certificate_key=x ssl_name=x
                       ssl_verify=off ssl_protocols=x ssl_ciphers=x))
     {
@@ -186,7 +188,8 @@ subtest 'parameters' => sub {
                   'redis://g redis://f')
     {
         bad("$d main redis://127.0.0.1 $urls timeout=5ms;", "$urls, too",
-            qq(several URLs in "$d" directive need "cluster"));
+            qq(several URLs in "$d" directive need "cluster" or )
+            . '"sentinel=NAME"');
     }
 
     bad("$d main redis://127.0.0.1 timeout=5ms redis://:$secret\@g;",
@@ -195,10 +198,72 @@ subtest 'parameters' => sub {
         . 'a URL must come before all parameters');
 };
 
+subtest 'sentinels' => sub {
+    my $seeds = "$d main redis://127.0.0.1:1";
+
+    for my $case (
+        ['sentinel=',               'must not be empty'],
+        ['sentinel=a:b',            $letters],
+        ['sentinel=$arg_a',         $letters],
+        ['sentinel_user=',          'must not be empty'],
+        ['sentinel_user=$a',        'must not contain variables'],
+        ['sentinel_user=a',         'needs "sentinel=NAME"'],
+        ['sentinel_password_file=', 'must not be empty'],
+        ['sentinel_password_file=a', 'needs "sentinel=NAME"'],
+        ['sentinel_ssl=on',         'needs "sentinel=NAME"'],
+        ['sentinel_ssl=off',        'needs "sentinel=NAME"'],
+        ['sentinel_ssl=1',          'must be "on" or "off"'],
+    ) {
+        my ($text, $reason) = @$case;
+
+        bad("$seeds $text;", $text,
+            qq(invalid parameter "$text" in "$d" directive: $reason));
+    }
+
+    bad("$seeds sentinel=m sentinel_user=a;", 'a user without a password',
+        qq(invalid parameter "sentinel_user=a" in "$d" directive: )
+        . 'needs "sentinel_password_file=PATH"');
+    bad("$seeds sentinel=m sentinel_password_file=$dir/none;",
+        'a file that is not there',
+        qq(password file "$dir/none" in "$d" directive cannot be read )
+        . '(2: No such file or directory)');
+
+    my $same = 'must have the user, the password and the database of the '
+               . 'first URL';
+
+    for my $case (
+        ['unix:/g',                 'a sentinel, and a node of a cluster, '
+                                    . 'must have a host and a port'],
+        ['redis://127.0.0.1:1',     'the host and port of another URL'],
+        ['redis://127.0.0.1:2/1',   $same],
+        ["redis://:$secret\@127.0.0.1:2", $same],
+        ["redis://u:$secret\@127.0.0.1:2", $same],
+        ['http://127.0.0.1',        $begin],
+        ['rediss://127.0.0.1:2',    'must begin with "redis://" as the first '
+                                    . 'URL'],
+    ) {
+        my ($url, $reason) = @$case;
+        my $shown = $url =~ s/(?<=\/)[^\/]*\@/***@/r;
+
+        bad("$seeds $url sentinel=m;", "and $url",
+            qq(invalid URL "$shown" in "$d" directive: $reason));
+    }
+};
+
 subtest 'clusters' => sub {
     my $seeds = "$d main redis://127.0.0.1:1";
-    my $seed = 'a node of a cluster must have a host and a port';
+    my $seed = 'a sentinel, and a node of a cluster, must have a host and a '
+               . 'port';
 
+    bad("$seeds cluster sentinel=m;", 'a sentinel of a cluster',
+        qq(invalid parameter "sentinel=m" in "$d" directive: )
+        . 'conflicts with "cluster"');
+    bad("$seeds sentinel=m cluster;", 'in another order',
+        qq(invalid parameter "sentinel=m" in "$d" directive: )
+        . 'conflicts with "cluster"');
+    bad("$seeds cluster sentinel_user=u;", 'a user of sentinels',
+        qq(invalid parameter "sentinel_user=u" in "$d" directive: )
+        . 'needs "sentinel=NAME"');
     bad("$d main redis://127.0.0.1:1/1 cluster;", 'a database',
         qq(invalid URL "redis://127.0.0.1:1/1" in "$d" directive: )
         . 'a cluster has only the database 0');
@@ -369,6 +434,9 @@ subtest 'TLS' => sub {
             qq(invalid parameter "$shown" in "$d" directive: $reason),
             $openssl);
     }
+
+    good("$d main redis://127.0.0.1 sentinel=m $_;", $_)
+        for 'sentinel_ssl=off', 'sentinel_ssl=on ssl_verify=off';
 
     good("$h $_;", $_)
         for '', 'ssl_verify=off', 'ssl_verify=on', "ssl_ca=$in/ca.pem",

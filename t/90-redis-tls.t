@@ -51,6 +51,7 @@ subtest 'sessions are used again' => \&sessions;
 subtest 'what OpenSSL holds is read' => \&held;
 subtest 'reloads and killed workers' => \&lifecycle;
 subtest 'a Redis with another certificate' => \&renewed;
+subtest 'sentinels' => \&sentinels;
 
 done_testing();
 
@@ -501,3 +502,28 @@ sub served {
 }
 
 
+# TLS of the sentinel and that of the server are two things
+
+sub sentinels {
+    my $sentinel = RedisServer->start(
+        '--sentinel' => [], '--save' => undef, '--appendonly' => undef,
+        '--enable-debug-command' => undef,
+        '--repl-diskless-sync-delay' => undef, tls => "$dir/server",
+        conf => "sentinel monitor m 127.0.0.1 $redis->{tls_port} 1\n");
+
+    start("rediss://localhost:$sentinel->{port} sentinel=m $ca");
+    served('one in plain text');
+
+    start("rediss://localhost:$sentinel->{tls_port} sentinel=m $ca"
+          . ' sentinel_ssl=on');
+    served('one by TLS');
+
+    start("rediss://localhost:$sentinel->{tls_port} sentinel=m $ca"
+          . ' sentinel_ssl=on ssl_name=other',
+          times => 'timeout=100ms connect_timeout=5s');
+    Gateway::await(sub {
+        $clients->ask('GET /?k=other');
+        return $gateway->log =~ /: the certificate is not for "other"/;
+    }, 'a refusal');
+    is($clients->ask('GET /?k=other')->{status}, 503, 'one of another name');
+}

@@ -307,6 +307,10 @@ ngx_int_t ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
 ngx_int_t ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf,
     ngx_str_t *file, ngx_http_ratelimit_redis_t *redis);
 
+/* after the URLs; how to log in to the sentinels, if there are any */
+ngx_int_t ngx_http_ratelimit_redis_set_sentinel(ngx_conf_t *cf,
+    ngx_str_t *user, ngx_str_t *file, ngx_http_ratelimit_redis_t *redis);
+
 /* NULL, or why the file can't be opened, or is not a file */
 const char *ngx_http_ratelimit_open_file(ngx_str_t *path, ngx_fd_t *fd,
     ngx_err_t *err);
@@ -320,6 +324,7 @@ typedef struct {
     ngx_str_t                       key;
     ngx_str_t                       name;
     ngx_uint_t                      verify;
+    ngx_uint_t                      sentinel; /* of "sentinel_ssl=" */
     ngx_str_t                       protocols;
     ngx_str_t                       ciphers;
 } ngx_http_ratelimit_tls_params_t;

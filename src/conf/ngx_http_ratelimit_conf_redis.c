@@ -29,6 +29,9 @@ typedef struct {
     ngx_str_t                       password_file;
     ngx_str_t                       prefix;
     ngx_uint_t                      cluster;
+    ngx_str_t                       sentinel;
+    ngx_str_t                       sentinel_user;
+    ngx_str_t                       sentinel_password_file;
     ngx_http_ratelimit_tls_params_t  tls;
 } ngx_http_ratelimit_redis_params_t;
 
@@ -48,6 +51,8 @@ static const char *ngx_http_ratelimit_redis_prefix(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_redis_check_seeds(ngx_conf_t *cf,
     ngx_uint_t first, ngx_http_ratelimit_redis_t *redis);
+static const char *ngx_http_ratelimit_redis_sentinel(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_resolve_zone_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_zone_t *zone);
 
@@ -81,6 +86,21 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_params[] = {
 
     { ngx_string("cluster"), ngx_http_ratelimit_param_flag,
       offsetof(ngx_http_ratelimit_redis_params_t, cluster), 0, 1, 0, NULL },
+
+    { ngx_string("sentinel="), ngx_http_ratelimit_redis_sentinel,
+      offsetof(ngx_http_ratelimit_redis_params_t, sentinel), 0, 0, 0, NULL },
+
+    { ngx_string("sentinel_user="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, sentinel_user),
+      0, 0, 0, NULL },
+
+    { ngx_string("sentinel_password_file="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_redis_params_t, sentinel_password_file),
+      0, 0, 0, NULL },
+
+    { ngx_string("sentinel_ssl="), ngx_http_ratelimit_param_enum,
+      offsetof(ngx_http_ratelimit_redis_params_t, tls.sentinel),
+      0, 0, 0, ngx_http_ratelimit_redis_on_off },
 
     { ngx_string("ssl_ca="), ngx_http_ratelimit_param_name,
       offsetof(ngx_http_ratelimit_redis_params_t, tls.ca), 0, 0, 0, NULL },
@@ -143,6 +163,7 @@ ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     params.connect_timeout = 200;
     params.connections = 1;
     params.tls.verify = 1;
+    params.tls.sentinel = NGX_CONF_UNSET_UINT;
     ngx_str_set(&params.prefix, "ratelimit:");
 
     if (ngx_http_ratelimit_redis_check_args(cf, first) != NGX_OK
@@ -291,6 +312,7 @@ ngx_http_ratelimit_redis_create(ngx_conf_t *cf, ngx_uint_t first,
     redis->file = cf->conf_file->file.name;
     redis->line = cf->conf_file->line;
     redis->cluster = params->cluster;
+    redis->sentinel = params->sentinel;
 
     if (ngx_http_ratelimit_redis_check_seeds(cf, first, redis) != NGX_OK) {
         return NULL;
@@ -311,6 +333,10 @@ ngx_http_ratelimit_redis_create(ngx_conf_t *cf, ngx_uint_t first,
 
     if (ngx_http_ratelimit_redis_set_password(cf, &params->password_file, redis)
         != NGX_OK
+        || ngx_http_ratelimit_redis_set_sentinel(cf, &params->sentinel_user,
+                                              &params->sentinel_password_file,
+                                              redis)
+           != NGX_OK
         || ngx_http_ratelimit_redis_set_tls(cf, &params->tls, redis)
            != NGX_OK)
     {
@@ -329,14 +355,36 @@ ngx_http_ratelimit_redis_check_seeds(ngx_conf_t *cf, ngx_uint_t first,
 
     args = cf->args->elts;
 
-    if (first > 3 && !redis->cluster) {
+    if (redis->cluster && redis->sentinel.len) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "several URLs in \"%V\" directive need \"cluster\"",
-                           &args[0]);
+                           "invalid parameter \"sentinel=%V\" in \"%V\" "
+                           "directive: conflicts with \"cluster\"",
+                           &redis->sentinel, &args[0]);
+        return NGX_ERROR;
+    }
+
+    if (first > 3 && !redis->cluster && redis->sentinel.len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "several URLs in \"%V\" directive need \"cluster\" "
+                           "or \"sentinel=NAME\"", &args[0]);
         return NGX_ERROR;
     }
 
     return NGX_OK;
+}
+
+
+/* as Redis has it */
+
+static const char *
+ngx_http_ratelimit_redis_sentinel(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_str_t  *name = field;
+
+    *name = *value;
+
+    return ngx_http_ratelimit_redis_name(value);
 }
 
 

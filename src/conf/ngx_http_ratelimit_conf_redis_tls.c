@@ -56,7 +56,7 @@ ngx_http_ratelimit_redis_set_tls(ngx_conf_t *cf,
     ngx_http_ratelimit_tls_params_t *params, ngx_http_ratelimit_redis_t *redis)
 {
     ngx_str_t   *args;
-    ngx_uint_t   servers;
+    ngx_uint_t   servers, sentinels;
 #if (NGX_HTTP_RATELIMIT_TLS)
     ngx_http_ratelimit_redis_tls_t  *tls;
 #endif
@@ -64,6 +64,7 @@ ngx_http_ratelimit_redis_set_tls(ngx_conf_t *cf,
     args = cf->args->elts;
 
     servers = ngx_http_ratelimit_tls_is_url(&args[2]);
+    sentinels = (params->sentinel == 1);
 
     if (ngx_http_ratelimit_tls_check_urls(cf, redis, servers) != NGX_OK
         || ngx_http_ratelimit_tls_check_needs(cf, params, redis, servers)
@@ -72,7 +73,7 @@ ngx_http_ratelimit_redis_set_tls(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    if (!servers) {
+    if (!servers && !sentinels) {
         return NGX_OK;
     }
 
@@ -91,7 +92,8 @@ ngx_http_ratelimit_redis_set_tls(ngx_conf_t *cf,
     tls->verify = params->verify;
     tls->ssl = ngx_http_ratelimit_tls_create(cf, params);
 
-    redis->tls = tls;
+    redis->tls = servers ? tls : NULL;
+    redis->sentinel_tls = sentinels ? tls : NULL;
 
     return tls->ssl ? NGX_OK : NGX_ERROR;
 
@@ -156,7 +158,14 @@ ngx_http_ratelimit_tls_check_needs(ngx_conf_t *cf,
     for (i = 2 + redis->endpoints.nelts; i < cf->args->nelts; i++) {
         reason = NULL;
 
-        if (ngx_strncmp(args[i].data, "ssl_", 4) == 0 && !servers) {
+        if (ngx_strncmp(args[i].data, "sentinel_ssl=", 13) == 0) {
+            reason = (redis->sentinel.len == 0) ? "needs \"sentinel=NAME\""
+                     : params->sentinel ? NGX_HTTP_RATELIMIT_REDIS_NO_TLS
+                     : NULL;
+
+        } else if (ngx_strncmp(args[i].data, "ssl_", 4) == 0
+                   && !servers && params->sentinel != 1)
+        {
             reason = "needs a URL that begins with \"rediss://\"";
         }
 

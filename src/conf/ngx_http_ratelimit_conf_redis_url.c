@@ -11,6 +11,8 @@
 
 #define NGX_HTTP_RATELIMIT_MAX_PASSWORD   4096
 
+#define NGX_HTTP_RATELIMIT_SENTINEL_PORT  26379
+
 
 static const char *ngx_http_ratelimit_redis_check_url(ratelimit_url_t *url);
 static ngx_int_t ngx_http_ratelimit_redis_copy_url(ngx_pool_t *pool,
@@ -97,6 +99,10 @@ ngx_http_ratelimit_redis_set_url(ngx_conf_t *cf, ngx_str_t *text,
             return NGX_ERROR;
         }
 
+        if (redis->sentinel.len && !url.has_port) {
+            endpoint->port = NGX_HTTP_RATELIMIT_SENTINEL_PORT;
+        }
+
         reason = ngx_http_ratelimit_redis_check_seed(redis, &login);
 
         if (reason == NULL) {
@@ -153,8 +159,9 @@ ngx_http_ratelimit_redis_check_seed(ngx_http_ratelimit_redis_t *redis,
     endpoints = redis->endpoints.elts;
     n = redis->endpoints.nelts - 1;
 
-    if (redis->cluster && endpoints[n].path.len) {
-        return "a node of a cluster must have a host and a port";
+    if ((redis->cluster || redis->sentinel.len) && endpoints[n].path.len) {
+        return "a sentinel, and a node of a cluster, must have a host and a "
+               "port";
     }
 
     if (redis->cluster && login->db) {
@@ -298,6 +305,51 @@ ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
 
     return ngx_http_ratelimit_redis_read_file(cf, &path,
                                               &redis->login.password);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_set_sentinel(ngx_conf_t *cf, ngx_str_t *user,
+    ngx_str_t *file, ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_str_t    path, *name;
+    const char  *reason;
+
+    name = &redis->sentinel;
+    reason = NULL;
+
+    if (name->len == 0 && (user->len || file->len)) {
+        reason = "needs \"sentinel=NAME\"";
+
+    } else if (user->len && file->len == 0) {
+        reason = "needs \"sentinel_password_file=PATH\"";
+    }
+
+    if (reason != NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid parameter \"%s=%V\" in "
+                           "\"ratelimit_redis\" directive: %s",
+                           user->len ? "sentinel_user"
+                                     : "sentinel_password_file",
+                           user->len ? user : file, reason);
+        return NGX_ERROR;
+    }
+
+    redis->login.primary = (name->len != 0);
+
+    if (file->len == 0) {
+        return NGX_OK;
+    }
+
+    redis->sentinel_login.user = *user;
+    path = *file;
+
+    if (ngx_conf_full_name(cf->cycle, &path, 1) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_redis_read_file(cf, &path,
+                                            &redis->sentinel_login.password);
 }
 
 

@@ -62,7 +62,7 @@ ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
 
     endpoint = redis->endpoints.elts;
 
-    if (redis->cluster) {
+    if (redis->cluster || redis->sentinel.len) {
         endpoint = NULL;
 
         if (ngx_http_ratelimit_redis_nodes_create(cf, redis) != NGX_OK
@@ -79,7 +79,7 @@ ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
 }
 
 
-/* nodes that were found are not those of other seeds */
+/* nodes that were found are not those of another name, or of other seeds */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_shared_name(ngx_conf_t *cf,
@@ -103,6 +103,7 @@ ngx_http_ratelimit_redis_shared_name(ngx_conf_t *cf,
         endpoints = redis->endpoints.elts;
 
         ngx_crc32_init(hash);
+        ngx_crc32_update(&hash, redis->sentinel.data, redis->sentinel.len);
 
         for (i = 0; i < redis->endpoints.nelts; i++) {
             ngx_crc32_update(&hash, endpoints[i].host.data,

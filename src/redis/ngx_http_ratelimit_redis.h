@@ -16,6 +16,7 @@
  *   ngx_http_ratelimit_redis_command.c     commands as bytes, names of counters
  *   ngx_http_ratelimit_redis_discovery.c   which nodes there are: asked when
  *                                          that may have changed
+ *   ngx_http_ratelimit_redis_sentinel.c    the question for a sentinel
  *   ngx_http_ratelimit_redis_cluster.c     the question for a cluster
  *   ngx_http_ratelimit_redis_nodes.c       nodes, and what they are for
  *   ngx_http_ratelimit_redis_timeout.c     deadlines, and the breaker
@@ -89,6 +90,8 @@ typedef struct {
                                                  one key */
     ngx_atomic_t                    version;  /* is known, or asked for */
     ngx_atomic_t                    addr;     /* the one to be used */
+    ngx_atomic_t                    replica;  /* when it said that it is no
+                                                 primary, ms; or 0 */
 
     ngx_atomic_t                    commands;
     ngx_atomic_t                    timeouts;
@@ -112,6 +115,7 @@ typedef struct {
     ngx_str_t                       user;     /* empty: the default user */
     ngx_str_t                       password; /* empty: none */
     ngx_uint_t                      db;
+    ngx_uint_t                      primary;  /* the server must be one */
 } ngx_http_ratelimit_redis_login_t;
 
 
@@ -147,6 +151,10 @@ struct ngx_http_ratelimit_redis_s {
     ngx_http_ratelimit_redis_tls_t   *tls;    /* NULL: plain text */
 
     ngx_uint_t                      cluster;  /* keys are on several nodes */
+    ngx_str_t                       sentinel; /* name of the primary, or
+                                                 empty */
+    ngx_http_ratelimit_redis_login_t  sentinel_login;
+    ngx_http_ratelimit_redis_tls_t   *sentinel_tls;
 
     ngx_uint_t                      connections;  /* of each worker */
     ngx_msec_t                      timeout;
@@ -315,6 +323,9 @@ struct ngx_http_ratelimit_redis_server_s {
     ngx_uint_t                      current;  /* used last */
     ngx_queue_t                     waiting;  /* messages, until it is known
                                                  where to connect to */
+    ngx_msec_t                      lost;     /* when a connection was */
+    ngx_atomic_t                   *asked;    /* it may connect if this is not
+                                                 before; or NULL */
     ngx_http_ratelimit_redis_server_pt  on_trouble;  /* or NULL */
     ngx_msec_t                      used;     /* when a message was sent */
     ngx_atomic_uint_t               id;       /* of the node, or 0 */

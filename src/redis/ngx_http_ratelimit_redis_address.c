@@ -1,7 +1,7 @@
 
 /*
  * The addresses of a server: found when the configuration is read, told by a
- * cluster, or looked up again by nginx's resolver.
+ * sentinel or a cluster, or looked up again by nginx's resolver.
  */
 
 

@@ -36,6 +36,7 @@ struct ngx_http_ratelimit_redis_connection_s {
     unsigned                        drained:1;  /* TLS: all has been read */
     unsigned                        blocked:1;  /* TLS: it must write first */
     unsigned                        greeted:1;
+    unsigned                        primary:1;  /* it says */
     unsigned                        ready:1;
     unsigned                        reading:1;
     unsigned                        writing:1;

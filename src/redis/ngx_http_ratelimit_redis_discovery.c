@@ -83,7 +83,8 @@ ngx_http_ratelimit_redis_discovery_create(ngx_conf_t *cf,
     }
 
     discovery->redis = redis;
-    discovery->kind = &ngx_http_ratelimit_redis_kind_cluster;
+    discovery->kind = redis->cluster ? &ngx_http_ratelimit_redis_kind_cluster
+                                     : &ngx_http_ratelimit_redis_kind_sentinel;
     discovery->nseeds = redis->endpoints.nelts;
 
     discovery->seeds = ngx_pcalloc(cf->pool, discovery->nseeds
@@ -142,6 +143,12 @@ ngx_http_ratelimit_redis_create_seed(ngx_conf_t *cf,
 
     seed->nconnections = 1;
     seed->owner.shared = &discovery->figures[i];
+
+    if (redis->sentinel.len) {
+        seed->owner.login = &redis->sentinel_login;
+        seed->owner.tls = redis->sentinel_tls;
+        seed->owner.shared->version = 1;
+    }
 
     discovery->seeds[i] = seed;
 

@@ -78,7 +78,13 @@ ngx_http_ratelimit_redis_send_greeting(
         }
     }
 
-    return NGX_OK;
+    if (!login->primary) {
+        return NGX_OK;
+    }
+
+    ngx_str_set(&words[0], "ROLE");
+
+    return ngx_http_ratelimit_redis_greeting_send(conn, 1, words);
 }
 
 
@@ -126,13 +132,18 @@ ngx_http_ratelimit_redis_on_greeting(redisAsyncContext *context, void *reply,
     redisReply                             *r = reply;
     ngx_http_ratelimit_redis_connection_t  *conn = data;
 
-    ngx_str_t  said;
+    ngx_str_t   said;
+    ngx_uint_t  role;
 
     if (r == NULL) {
         return;
     }
 
-    if (r->type == REDIS_REPLY_STATUS) {
+    /* which is the last one */
+
+    role = conn->owner->login->primary && conn->greeting == 1;
+
+    if (role ? conn->primary : r->type == REDIS_REPLY_STATUS) {
         conn->greeting--;
         ngx_http_ratelimit_redis_check_greeting(conn);
         return;
@@ -143,6 +154,10 @@ ngx_http_ratelimit_redis_on_greeting(redisAsyncContext *context, void *reply,
         said.len = r->len;
 
         conn->owner->on_error(conn->owner->data, "error reply", &said);
+
+    } else if (role) {
+        conn->owner->shared->replica = ngx_current_msec;
+        conn->owner->on_error(conn->owner->data, "not a primary", NULL);
     }
 
     ngx_http_ratelimit_redis_disconnect(conn);

@@ -1,7 +1,7 @@
 
 /*
- * Nodes: servers that are found while nginx runs, as a cluster tells
- * of them, and which of them has the keys of a hash slot.
+ * Nodes: servers that are found while nginx runs, as a sentinel or a cluster
+ * tells of them, and which of them has the keys of a hash slot.
  *
  * This is in shared memory, the breaker and the figures of each node too, so
  * that one worker finds it out for all.  A worker has a server for each node
@@ -13,6 +13,9 @@
 
 #include "redis/ngx_http_ratelimit_redis_nodes.h"
 
+
+/* nodes that sentinels may name before the first one is forgotten */
+#define NGX_HTTP_RATELIMIT_REDIS_PRIMARIES  16
 
 /* milliseconds until a message is sent again to a node that is not ready */
 #define NGX_HTTP_RATELIMIT_REDIS_PAUSE      10
@@ -40,6 +43,9 @@ static ngx_http_ratelimit_redis_server_t *ngx_http_ratelimit_redis_new_server(
 static void ngx_http_ratelimit_redis_locate(
     ngx_http_ratelimit_redis_server_t *server,
     ngx_http_ratelimit_redis_node_t *node);
+static void ngx_http_ratelimit_redis_confirm(
+    ngx_http_ratelimit_redis_nodes_t *nodes,
+    ngx_http_ratelimit_redis_server_t *server);
 static void ngx_http_ratelimit_redis_pause_handler(ngx_event_t *ev);
 static void ngx_http_ratelimit_redis_remove_server(
     ngx_http_ratelimit_redis_nodes_t *nodes, ngx_uint_t i);
@@ -63,8 +69,9 @@ ngx_http_ratelimit_redis_nodes_create(ngx_conf_t *cf,
     }
 
     nodes->redis = redis;
-    nodes->nnodes = RATELIMIT_CLUSTER_NODES;
-    nodes->nslots = RATELIMIT_CLUSTER_SLOTS;
+    nodes->nnodes = redis->cluster ? RATELIMIT_CLUSTER_NODES
+                                   : NGX_HTTP_RATELIMIT_REDIS_PRIMARIES;
+    nodes->nslots = redis->cluster ? RATELIMIT_CLUSTER_SLOTS : 1;
 
     redis->nodes = nodes;
 
@@ -249,6 +256,10 @@ ngx_http_ratelimit_redis_node_server(ngx_http_ratelimit_redis_nodes_t *nodes,
         return NULL;
     }
 
+    if (nodes->redis->sentinel.len) {
+        ngx_http_ratelimit_redis_confirm(nodes, server);
+    }
+
     ngx_http_ratelimit_redis_timeout_init(server, nodes->on_timeout,
                                           nodes->on_retry);
     nodes->servers[i] = server;
@@ -325,6 +336,21 @@ ngx_http_ratelimit_redis_locate(ngx_http_ratelimit_redis_server_t *server,
     address.len = ngx_strlen(node->address);
 
     ngx_http_ratelimit_redis_set_host(server, &address);
+}
+
+
+/* an answer of the last second holds */
+
+static void
+ngx_http_ratelimit_redis_confirm(ngx_http_ratelimit_redis_nodes_t *nodes,
+    ngx_http_ratelimit_redis_server_t *server)
+{
+    server->asked = &nodes->directory->asked;
+    server->lost = ngx_current_msec;
+
+    if (ngx_current_msec - *server->asked < 1000) {
+        server->lost = *server->asked;
+    }
 }
 
 

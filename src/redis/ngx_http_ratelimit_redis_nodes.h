@@ -1,7 +1,7 @@
 
 /*
  * Servers that are found while nginx runs, and the questions by which a worker
- * finds them, in a cluster.
+ * finds them: for a Redis with sentinels, or in a cluster.
  */
 
 
@@ -196,6 +196,12 @@ void ngx_http_ratelimit_redis_discovery_close(
 /* something has changed, or may have */
 void ngx_http_ratelimit_redis_discover(
     ngx_http_ratelimit_redis_discovery_t *discovery);
+
+
+/* ngx_http_ratelimit_redis_sentinel.c */
+
+extern const ngx_http_ratelimit_redis_kind_t
+    ngx_http_ratelimit_redis_kind_sentinel;
 
 
 /* ngx_http_ratelimit_redis_cluster.c */

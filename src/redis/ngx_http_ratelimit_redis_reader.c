@@ -25,6 +25,9 @@ static void *ngx_http_ratelimit_redis_read_string(const redisReadTask *task,
 static void *ngx_http_ratelimit_redis_read_integer(const redisReadTask *task,
     long long number);
 static void *ngx_http_ratelimit_redis_read_nil(const redisReadTask *task);
+static void ngx_http_ratelimit_redis_read_role(
+    ngx_http_ratelimit_redis_connection_t *conn,
+    const ratelimit_element_t *element);
 static void ngx_http_ratelimit_redis_free_reply(void *reply);
 
 static void *ngx_http_ratelimit_redis_read_array(const redisReadTask *task,
@@ -189,6 +192,7 @@ ngx_http_ratelimit_redis_read_element(const redisReadTask *task,
     }
 
     if (conn->greeting) {
+        ngx_http_ratelimit_redis_read_role(conn, &element);
         return &conn->reply;
     }
 
@@ -201,6 +205,22 @@ ngx_http_ratelimit_redis_read_element(const redisReadTask *task,
 
     return (message->on_element && message->on_element(message, &element))
            ? &conn->reply : NULL;
+}
+
+
+/* it is the first element */
+
+static void
+ngx_http_ratelimit_redis_read_role(ngx_http_ratelimit_redis_connection_t *conn,
+    const ratelimit_element_t *element)
+{
+    if (element->depth == 1 && element->index == 0) {
+        conn->primary = element->type == RATELIMIT_ELEMENT_STRING
+                        && element->len == sizeof("master") - 1
+                        && ngx_strncmp(element->text, "master",
+                                       sizeof("master") - 1)
+                           == 0;
+    }
 }
 
 

@@ -1,6 +1,8 @@
 
 /*
  * A server: the connections of a worker, and the reason why it can't be used.
+ * One that was told by a sentinel connects only after the sentinel has been
+ * asked again; until then messages wait.
  */
 
 
@@ -162,7 +164,7 @@ void
 ngx_http_ratelimit_redis_server_next_address(
     ngx_http_ratelimit_redis_server_t *server)
 {
-    if (server->naddrs > 1) {
+    if (server->naddrs > 1 || server->asked != NULL) {
         ngx_http_ratelimit_redis_server_retire(server);
     }
 }
@@ -192,6 +194,15 @@ ngx_http_ratelimit_redis_server_send(ngx_http_ratelimit_redis_server_t *server,
     }
 
     if (*conn == NULL) {
+
+        if (server->asked != NULL
+            && (ngx_msec_int_t) (*server->asked - server->lost) < 0)
+        {
+            ngx_http_ratelimit_redis_server_wait(server, message);
+            ngx_http_ratelimit_redis_server_trouble(server);
+            return NGX_OK;
+        }
+
         *conn = ngx_http_ratelimit_redis_server_connect(server);
 
         if (*conn == NULL) {
@@ -330,6 +341,7 @@ ngx_http_ratelimit_redis_on_close(void *data,
     for (i = 0; i < server->nconnections; i++) {
         if (server->connections[i] == connection) {
             server->connections[i] = NULL;
+            server->lost = ngx_current_msec;
 
             ngx_http_ratelimit_redis_server_trouble(server);
         }
