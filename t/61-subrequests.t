@@ -207,3 +207,61 @@ __DATA__
 [200, 200, 200]
 --- response_body_like eval
 [("^part\\.\\s+part\\.\\s+\$") x 3]
+
+
+
+=== TEST 10: nor is that of a part whose limit can't be asked and fails closed
+--- http_config
+    ratelimit_zone $server_name zone=part10:1m rate=$http_x_rate fail=closed;
+    ratelimit_zone $server_name zone=page10:1m rate=1r/d;
+--- config
+    location /page { ssi on; }
+    location /part { ratelimit zone=part10; error_page 503 =200 /refused.txt; }
+    location = /refused.txt { ratelimit zone=page10 after_auth; }
+--- request eval
+[("GET /page.html") x 3, "GET /refused.txt", "GET /refused.txt"]
+--- more_headers
+X-Rate: much
+--- error_code eval
+[200, 200, 200, 200, 429]
+--- response_body_like eval
+[("^refused\\.\\s+part\\.\\s+\$") x 3, "refused", "quota"]
+
+
+
+=== TEST 11: what an upstream has worked for is not refunded
+--- http_config
+    ratelimit_zone $server_name zone=first11:1m rate=3r/2d;
+    ratelimit_zone $server_name zone=second11:1m rate=1r/d;
+--- config
+    location /page { ssi on; }
+    location /part { ratelimit zone=first11;
+                     proxy_pass http://127.0.0.1:$server_port/upstream; }
+    location /upstream { add_header X-Accel-Redirect /late; return 200; }
+    location = /late { ratelimit zone=second11 after_auth;
+                       try_files /refused.txt =404; }
+    location /left { ratelimit zone=first11; try_files /index.html =404; }
+--- request eval
+[("GET /page.html") x 3, "GET /left"]
+--- error_code eval
+[200, 200, 200, 429]
+
+
+
+=== TEST 12: the page of what limit_req refuses is neither charged nor refused
+--- http_config
+    limit_req_zone $server_name zone=req12:1m rate=1r/m;
+    ratelimit_zone $server_name zone=first12:1m rate=2r/d;
+    ratelimit_zone $server_name zone=second12:1m rate=2r/d;
+--- config
+    location /page { ssi on; }
+    location /part { limit_req zone=req12; error_page 503 =200 /refused.txt; }
+    location = /refused.txt { ratelimit zone=first12;
+                              ratelimit zone=second12 after_auth; }
+--- request eval
+[("GET /page.html") x 4, ("GET /refused.txt") x 3]
+--- error_code eval
+[(200) x 6, 429]
+--- response_body_like eval
+["^part\\.\\s+part\\.\\s+\$", ("^refused\\.\\s+part\\.\\s+\$") x 3,
+ "refused", "refused", "quota"]

@@ -296,7 +296,7 @@ static ngx_inline void
 ngx_http_ratelimit_set_status(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_status_e status)
 {
-    if (status > ctx->status) {
+    if (ratelimit_likely(status > ctx->status)) {
         ctx->status = status;
     }
 }

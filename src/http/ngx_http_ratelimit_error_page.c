@@ -25,10 +25,6 @@ ngx_http_ratelimit_preaccess_handler(ngx_http_request_t *r)
     ngx_http_ratelimit_ctx_t       *ctx;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
-    if (r != r->main) {
-        return NGX_DECLINED;
-    }
-
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
     ctx = ngx_http_ratelimit_get_ctx(r);
 
@@ -110,10 +106,6 @@ ngx_int_t
 ngx_http_ratelimit_content_handler(ngx_http_request_t *r)
 {
     ngx_http_ratelimit_ctx_t  *ctx;
-
-    if (r != r->main) {
-        return NGX_DECLINED;
-    }
 
     ctx = ngx_http_ratelimit_get_ctx(r);
 

@@ -557,7 +557,7 @@ static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
-    ctx->first = q - ctx->queries;
+    ctx->first = ctx->nqueries - 1;
 
     /* a dry run passes: what was charged before it, by no dry run, stays so */
 
@@ -578,8 +578,6 @@ ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx, ngx_int_t rc)
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
         return NGX_DECLINED;
     }
-
-    ctx->refused = 1;
 
     ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_CLOSED);
     ngx_http_ratelimit_refund(ctx, 1);

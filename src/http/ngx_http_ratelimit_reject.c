@@ -8,6 +8,8 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
+static ngx_int_t ngx_http_ratelimit_send_refusal(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_has_error_page(ngx_http_request_t *r,
@@ -62,15 +64,13 @@ ngx_int_t
 ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t                      status, grpc;
-    ngx_http_request_t             *r;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
-    r = ctx->request;
     rlcf = ctx->conf;
-    status = rlcf->status;
 
-    ngx_http_ratelimit_log_refusal(ctx, q);
+    if (q->pool->log->log_level >= rlcf->limit_log_level) {
+        ngx_http_ratelimit_log_refusal(ctx, q);
+    }
 
     if (rlcf->dry_run) {
         ngx_http_ratelimit_set_status(ctx,
@@ -78,15 +78,34 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_DECLINED;
     }
 
-    ctx->refused = 1;
     ctx->status = NGX_HTTP_RATELIMIT_REJECTED;
 
-    grpc = ngx_http_ratelimit_is_grpc(r);
+    /* a gRPC call is answered in its own way, also if there are no bodies */
+
+    if (rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF
+        && (ctx->request->headers_in.content_type == NULL
+            || !ngx_http_ratelimit_is_grpc(ctx->request)))
+    {
+        return rlcf->status;
+    }
+
+    return ngx_http_ratelimit_send_refusal(ctx, q);
+}
+
+
+static ratelimit_noinline ngx_int_t
+ngx_http_ratelimit_send_refusal(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t           status;
+    ngx_http_request_t  *r;
+
+    r = ctx->request;
+    status = ctx->conf->status;
 
     /* statuses of nginx's own are not sent to clients */
 
-    if ((rlcf->body == NGX_HTTP_RATELIMIT_BODY_OFF && !grpc)
-        || r != r->main
+    if (r != r->main
         || status == NGX_HTTP_CLOSE
         || (status >= NGX_HTTP_NGINX_CODES
             && status < NGX_HTTP_INTERNAL_SERVER_ERROR)
@@ -95,7 +114,7 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
         return status;
     }
 
-    if (grpc) {
+    if (ngx_http_ratelimit_is_grpc(r)) {
         ngx_http_finalize_request(r, ngx_http_ratelimit_send_grpc(r));
         return NGX_DONE;
     }
@@ -106,15 +125,11 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-static void
+static ratelimit_noinline void
 ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t  excess;
-
-    if (q->pool->log->log_level < ctx->conf->limit_log_level) {
-        return;
-    }
 
     ngx_http_ratelimit_describe(ctx);
 
@@ -171,8 +186,10 @@ ngx_http_ratelimit_is_grpc(ngx_http_request_t *r)
     len = ngx_http_ratelimit_grpc_type.len;
 
     if (type->len < len
-        || ngx_strncasecmp(type->data, ngx_http_ratelimit_grpc_type.data, len)
-           != 0)
+        || (ngx_memcmp(type->data, ngx_http_ratelimit_grpc_type.data, len) != 0
+            && ngx_strncasecmp(type->data, ngx_http_ratelimit_grpc_type.data,
+                               len)
+               != 0))
     {
         return 0;
     }
@@ -243,7 +260,7 @@ ngx_http_ratelimit_begin_response(ngx_http_request_t *r, off_t length,
 }
 
 
-static ngx_int_t
+static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
