@@ -15,10 +15,11 @@ use lib 't/lib';
 use Clients;
 use FakeClock;
 use Gateway;
-use RedisServer;
+use RedisClock;
 
-my $redis = RedisServer->start;
 my $clock = FakeClock->new;
+my $redis_clock = RedisClock->new;
+my $redis = $redis_clock->start_redis;
 my $backend = Clients::backend();
 my $gateway = Gateway->start($clock->options, http => config());
 my $clients = Clients->new($gateway->{port});
@@ -26,16 +27,14 @@ my $clients = Clients->new($gateway->{port});
 my @connected;       # clients that do not leave
 my $answered = 0;
 
-for my $location (qw(token leaky)) {
+for my $location (qw(token leaky redis_token redis_leaky)) {
     subtest "$location: a brute force" => sub { brute_force($location) };
     subtest "$location: good and bad ones" => sub { good_and_bad($location) };
     subtest "$location: a retry" => sub { retry($location) };
     @connected = ();
 }
 
-for my $location (qw(far_token far_leaky)) {
-    subtest "$location: in Redis" => sub { in_redis($location) };
-}
+subtest 'what is left in Redis' => \&in_redis;
 
 is($gateway->complaints, '', 'nothing to complain about');
 
@@ -45,33 +44,55 @@ done_testing();
 sub config {
     my $slow = $backend->sockport;
 
-    return <<'END' =~ s/SLOW/$slow/gr =~ s/REDIS/$redis->{path}/gr;
-ratelimit_zone $arg_k zone=token:1m rate=60r/m capacity=10
-               algorithm=token_bucket;
-ratelimit_zone $arg_k zone=leaky:1m rate=60r/m algorithm=leaky_bucket;
+    my $http = "ratelimit_redis main unix:$redis->{path} timeout=5s;\n";
+    my $locations = '';
 
-ratelimit_redis main unix:REDIS timeout=5s;
-ratelimit_zone $arg_k zone=far_token:1m rate=3r/d algorithm=token_bucket
-               redis=main;
-ratelimit_zone $arg_k zone=far_leaky:1m rate=3r/d algorithm=leaky_bucket
-               redis=main;
+    for my $where ('', 'redis_') {
+        my $redis = $where && 'redis=main';
 
-log_format outcome "$request_uri $status $ratelimit_status";
+        $http .= <<"END";
+ratelimit_zone \$arg_k zone=${where}token:1m rate=60r/m capacity=10
+               algorithm=token_bucket $redis;
+ratelimit_zone \$arg_k zone=${where}small_token:1m rate=30r/m capacity=5
+               algorithm=token_bucket $redis;
+ratelimit_zone \$arg_k zone=${where}small_leaky:1m rate=30r/m
+               algorithm=leaky_bucket $redis;
+ratelimit_zone \$arg_k zone=${where}leaky:1m rate=60r/m
+               algorithm=leaky_bucket $redis;
+END
+        $locations .= <<"END";
+    location /${where}token { ratelimit zone=${where}token count=401;
+                              proxy_pass http://127.0.0.1:$slow; }
+    location /${where}leaky { ratelimit zone=${where}leaky burst=9 nodelay
+                                        count=401;
+                              proxy_pass http://127.0.0.1:$slow; }
+    location /small/${where}token {
+        ratelimit zone=${where}small_token count=401;
+        proxy_pass http://127.0.0.1:$slow;
+    }
+    location /small/${where}leaky {
+        ratelimit zone=${where}small_leaky burst=4 nodelay count=401;
+        proxy_pass http://127.0.0.1:$slow;
+    }
+END
+    }
+
+    return <<"END";
+$http
+log_format outcome "\$request_uri \$status \$ratelimit_status";
 
 server {
     listen 127.0.0.1:PORT;
     access_log logs/access.log outcome;
-
-    location /token { ratelimit zone=token count=401;
-                      proxy_pass http://127.0.0.1:SLOW; }
-    location /far_token { ratelimit zone=far_token count=401;
-                          proxy_pass http://127.0.0.1:SLOW; }
-    location /far_leaky { ratelimit zone=far_leaky burst=2 nodelay count=401;
-                          proxy_pass http://127.0.0.1:SLOW; }
-    location /leaky { ratelimit zone=leaky burst=9 nodelay count=401;
-                      proxy_pass http://127.0.0.1:SLOW; }
-}
+$locations}
 END
+}
+
+
+sub forward {
+    my ($seconds) = @_;
+
+    $_->forward($seconds) for $redis_clock, $clock;
 }
 
 
@@ -134,7 +155,7 @@ sub brute_force {
         @before = @now;
         @now = send_all(5, $uri);
         $refused += 5 - @now;
-        $clock->forward(1);
+        forward(1);
     }
 
     is($refused, 0, 'no good login is refused');
@@ -143,46 +164,45 @@ sub brute_force {
 
     answer_all(200, @before);
     push @guesses, send_all(30, $uri);
-    $clock->forward(1);
+    forward(1);
     answer_all(200, @now);
     push @guesses, send_all(30, $uri);
 
     cmp_ok(scalar @guesses, '<=', 12, 'guesses that pass within a second');
     cmp_ok(scalar @guesses, '>=', 10, 'and not fewer than promised');
 
-    $clock->forward(1);
+    forward(1);
     push @guesses, send_all(10, $uri);
     is(scalar @guesses, 10, 'open ones do not drip off');
 
     answer_all(401, @guesses);
-    $clock->forward(2);
+    forward(2);
     is(scalar(@guesses = send_all(10, $uri)), 2, 'those that count do');
     answer_all(401, @guesses);
 }
 
 
-# two a second, of which one is bad: that is the rate, and none is refused
+# one a second, of which every other is bad, which is the rate; each is answered
+# after two seconds
 
 sub good_and_bad {
     my ($location) = @_;
 
-    my $uri = "/$location?k=mixed";
-    my (@good, @bad, $refused);
+    my $uri = "/small/$location?k=mixed";
+    my ($refused, @open) = 0;
 
-    for (1 .. 40) {
-        answer_all(200, splice @good, 0, @good - 1) if @good > 1;
-        answer_all(401, splice @bad, 0, @bad - 1) if @bad > 1;
+    for my $i (1 .. 60) {
+        answer_all(@{shift @open}) if @open == 2;
 
-        my @now = send_all(2, $uri);
+        my ($errand) = send_all(1, $uri);
 
-        $refused += 2 - @now;
-        push @good, shift @now if @now;
-        push @bad, @now;
-        $clock->forward(1);
+        $refused += !$errand;
+        push @open, [$i % 2 ? 200 : 401, $errand // ()];
+        forward(1);
     }
 
     is($refused, 0, 'none is refused');
-    answer_all(200, @good, @bad);
+    answer_all(@$_) for @open;
 }
 
 
@@ -199,29 +219,21 @@ sub retry {
     is($answer->{field}{'x-ratelimit-remaining'}, 0, 'none is left');
 
     answer_all(401, @open);
-    $clock->forward($answer->{field}{'retry-after'});
+    forward($answer->{field}{'retry-after'});
     is(scalar(@open = send_all(2, $uri)), 1, 'one has room then');
     answer_all(200, @open);
 }
 
 
-# by Redis' own clock: what is open takes room, and is settled either way
+# what is settled either way leaves nothing that is reserved
 
 sub in_redis {
-    my ($location) = @_;
+    my @keys = grep { /:redis_/ } $redis->keys;
 
-    my $uri = "/$location?k=far";
-    my @open = send_all(5, $uri);
+    cmp_ok(scalar @keys, '>', 0, 'there are counters');
 
-    is(scalar @open, 3, 'three of five are open');
-    answer_all(200, shift @open);
-    push @open, send_all(2, $uri);
-    is(scalar @open, 3, 'a good one makes room for another');
-    answer_all(401, @open);
-    is(scalar(send_all(2, $uri)), 0, 'bad ones stay counted');
-
-    my ($key) = grep { /:$location:/ } $redis->keys;
-
-    is($redis->call('STRLEN', $key), 12, 'nothing is reserved any more');
-    cmp_ok($redis->call('PTTL', $key), '>', 0, 'the counter will go');
+    for my $key (@keys) {
+        is($redis->call('STRLEN', $key), 12, 'nothing is reserved any more');
+        cmp_ok($redis->call('PTTL', $key), '>', 0, 'the counter will go');
+    }
 }
