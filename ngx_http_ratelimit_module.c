@@ -74,8 +74,8 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       &ngx_http_ratelimit_bodies },
 
     { ngx_string("ratelimit_log_level"),
-      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE1,
-      ngx_http_ratelimit_set_enum,
+      NGX_HTTP_MAIN_CONF|NGX_HTTP_SRV_CONF|NGX_HTTP_LOC_CONF|NGX_CONF_TAKE12,
+      ngx_http_ratelimit_set_log_level,
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_ratelimit_loc_conf_t, limit_log_level),
       &ngx_http_ratelimit_log_levels },
@@ -206,6 +206,10 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
                               NGX_HTTP_TOO_MANY_REQUESTS);
     ngx_conf_merge_uint_value(conf->body, prev->body,
                               NGX_HTTP_RATELIMIT_BODY_PROBLEM);
+    if (conf->limit_log_level == NGX_CONF_UNSET_UINT) {
+        conf->log_limit = prev->log_limit;
+    }
+
     ngx_conf_merge_uint_value(conf->limit_log_level, prev->limit_log_level,
                               NGX_LOG_ERR);
 

@@ -336,6 +336,8 @@ sub source {
 
     $found{params}{ratelimit_redis} =
         strings($http, 'ngx_http_ratelimit_redis_params');
+    push @{$found{params}{ratelimit_log_level}},
+         @{strings($http, 'ngx_http_ratelimit_log_level_params')};
     $found{params}{ratelimit_elastic} =
         strings($http, 'ngx_http_ratelimit_elastic_params');
 
@@ -382,7 +384,7 @@ sub strings {
     my ($body) = $code =~ /^[\w ]+  \Q$table\E\[\] = \{\n(.*?)^\};/ms;
 
     return [defined $body
-            ? $body =~ /ngx_string\("([^"]+)"/g : ()];
+            ? $body =~ /ngx_(?:string|http_ratelimit_var)\("([^"]+)"/g : ()];
 }
 
 

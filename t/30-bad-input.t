@@ -647,7 +647,14 @@ subtest 'ratelimit_log_level' => sub {
     my $d = 'ratelimit_log_level';
 
     plain($d, 'warn');
-    counted($d, 'warn');
+
+    bad('location', "$d;", 'no value', arguments($d));
+    bad('location', "$d warn limit=1 limit=1;", 'three', arguments($d));
+    bad('location', "$d warn $_->[0];", $_->[0],
+        qq(invalid parameter "$_->[0]" in "$d" directive: $_->[1]))
+        for ['warn', 'must be "limit="'],
+            map { ["limit=$_", 'must be a number from 1 to 1000000'] }
+                ('', qw(0 x 1000001));
 
     for my $word ('""', qw(debug crit emerg 5 warning)) {
         bad('location', "$d $word;", "$d $word",

@@ -148,6 +148,8 @@ typedef struct {
     ngx_uint_t                      body;
     ngx_uint_t                      limit_log_level;
     ngx_uint_t                      delay_log_level;
+    uint64_t                        log_limit;  /* lines of a zone in a second;
+                                                   0: any number */
     ngx_uint_t                      ipv6_prefix;
     ngx_uint_t                      error_pages;  /* there are */
     ngx_flag_t                      dry_run;
@@ -246,6 +248,8 @@ char *ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd,
 char *ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_set_bypass(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
+char *ngx_http_ratelimit_set_log_level(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_set_number(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);

@@ -34,6 +34,8 @@ static ngx_int_t ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
+static ngx_int_t ngx_http_ratelimit_resolve_label(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit);
 static void ngx_http_ratelimit_resolve_name(ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_check_duplicate(ngx_conf_t *cf,
@@ -331,7 +333,9 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 {
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    if (ngx_http_ratelimit_make_quoted_name(cf, limit) != NGX_OK) {
+    if (ngx_http_ratelimit_make_quoted_name(cf, limit) != NGX_OK
+        || ngx_http_ratelimit_resolve_label(cf, limit) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
@@ -422,6 +426,35 @@ ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 
     limit->use.zone = zone;
     limit->order = limit - (ngx_http_ratelimit_limit_t *) set->limits.elts;
+
+    return NGX_OK;
+}
+
+
+/* before a limit without "name" gets one */
+
+static ngx_int_t
+ngx_http_ratelimit_resolve_label(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit)
+{
+    ngx_str_t  *label, *zone, *name;
+
+    label = &limit->use.label;
+    zone = &limit->use.zone->name;
+    name = &limit->use.name;
+
+    *label = *zone;
+
+    if (name->len == 0) {
+        return NGX_OK;
+    }
+
+    label->data = ngx_pnalloc(cf->pool, zone->len + 1 + name->len);
+    if (label->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    label->len = ngx_sprintf(label->data, "%V:%V", zone, name) - label->data;
 
     return NGX_OK;
 }

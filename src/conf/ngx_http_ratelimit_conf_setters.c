@@ -120,6 +120,34 @@ ngx_http_ratelimit_set_enum(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+static ngx_http_ratelimit_param_t  ngx_http_ratelimit_log_level_params[] = {
+
+    { ngx_string("limit="), ngx_http_ratelimit_param_number,
+      offsetof(ngx_http_ratelimit_loc_conf_t, log_limit), 1, 1000000, 0,
+      NULL },
+
+      ngx_http_ratelimit_null_param
+};
+
+
+char *
+ngx_http_ratelimit_set_log_level(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf)
+{
+    char  *rv;
+
+    rv = ngx_http_ratelimit_set_enum(cf, cmd, conf);
+
+    if (rv != NGX_CONF_OK) {
+        return rv;
+    }
+
+    return ngx_http_ratelimit_params(cf, 2,
+                                     ngx_http_ratelimit_log_level_params,
+                                     conf);
+}
+
+
 char *
 ngx_http_ratelimit_set_headers(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {

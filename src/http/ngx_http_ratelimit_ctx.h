@@ -168,6 +168,13 @@ ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
 
 
+/* ngx_http_ratelimit_log.c */
+
+/* whether a refusal or delay may be logged; if not, it is counted */
+ngx_uint_t ngx_http_ratelimit_may_log(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_use_t *use);
+
+
 /* ngx_http_ratelimit_delay.c: both return what the phase handler returns */
 
 ngx_int_t ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,

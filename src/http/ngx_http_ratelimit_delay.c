@@ -27,11 +27,15 @@ ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
 
     excess = item->verdict.excess;
 
-    ngx_log_error(ctx->conf->delay_log_level, q->pool->log, 0,
-                  "delaying request%s, excess: %ui.%03ui, by zone \"%V\"",
-                  ctx->conf->dry_run ? ", dry run" : "",
-                  excess / 1000, excess % 1000,
-                  &q->subjects[i].use->zone->name);
+    if (q->pool->log->log_level >= ctx->conf->delay_log_level
+        && ngx_http_ratelimit_may_log(ctx, q->subjects[i].use))
+    {
+        ngx_log_error(ctx->conf->delay_log_level, q->pool->log, 0,
+                      "delaying request%s, excess: %ui.%03ui, by zone \"%V\"",
+                      ctx->conf->dry_run ? ", dry run" : "",
+                      excess / 1000, excess % 1000,
+                      &q->subjects[i].use->label);
+    }
 
     if (ctx->conf->dry_run) {
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN);

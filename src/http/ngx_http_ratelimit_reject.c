@@ -133,13 +133,16 @@ ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
 
     ngx_http_ratelimit_describe(ctx);
 
+    if (!ngx_http_ratelimit_may_log(ctx, ctx->tightest->use)) {
+        return;
+    }
+
     excess = ctx->verdict->excess;
 
     ngx_log_error(ctx->conf->limit_log_level, q->pool->log, 0,
                   "limiting requests%s, excess: %ui.%03ui by zone \"%V\"",
                   ctx->conf->dry_run ? ", dry run" : "",
-                  excess / 1000, excess % 1000,
-                  &ctx->tightest->use->zone->name);
+                  excess / 1000, excess % 1000, &ctx->tightest->use->label);
 }
 
 

@@ -13,6 +13,7 @@ typedef enum {
     NGX_HTTP_RATELIMIT_VAR_RESET,
     NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER,
     NGX_HTTP_RATELIMIT_VAR_ZONE,
+    NGX_HTTP_RATELIMIT_VAR_NAME,
     NGX_HTTP_RATELIMIT_VAR_BACKEND
 } ngx_http_ratelimit_var_e;
 
@@ -35,41 +36,26 @@ static void ngx_http_ratelimit_set_value(ngx_http_variable_value_t *v,
     u_char *data, size_t len);
 
 
+#define ngx_http_ratelimit_var(name, handler, data)                          \
+    { ngx_string(name), NULL, ngx_http_ratelimit_##handler##_variable, data, \
+      NGX_HTTP_VAR_NOCACHEABLE, 0 }
+
 static ngx_http_variable_t  ngx_http_ratelimit_vars[] = {
-
-    { ngx_string("ratelimit_status"), NULL,
-      ngx_http_ratelimit_status_variable,
-      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_zone"), NULL,
-      ngx_http_ratelimit_name_variable,
-      NGX_HTTP_RATELIMIT_VAR_ZONE, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_limit"), NULL,
-      ngx_http_ratelimit_number_variable,
-      NGX_HTTP_RATELIMIT_VAR_LIMIT, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_remaining"), NULL,
-      ngx_http_ratelimit_number_variable,
-      NGX_HTTP_RATELIMIT_VAR_REMAINING, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_reset"), NULL,
-      ngx_http_ratelimit_number_variable,
-      NGX_HTTP_RATELIMIT_VAR_RESET, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_retry_after"), NULL,
-      ngx_http_ratelimit_number_variable,
-      NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_backend"), NULL,
-      ngx_http_ratelimit_name_variable,
-      NGX_HTTP_RATELIMIT_VAR_BACKEND, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-    { ngx_string("ratelimit_client"), NULL,
-      ngx_http_ratelimit_client_variable,
-      0, NGX_HTTP_VAR_NOCACHEABLE, 0 },
-
-      ngx_http_null_variable
+    ngx_http_ratelimit_var("ratelimit_status", status, 0),
+    ngx_http_ratelimit_var("ratelimit_zone", name, NGX_HTTP_RATELIMIT_VAR_ZONE),
+    ngx_http_ratelimit_var("ratelimit_name", name, NGX_HTTP_RATELIMIT_VAR_NAME),
+    ngx_http_ratelimit_var("ratelimit_limit", number,
+                           NGX_HTTP_RATELIMIT_VAR_LIMIT),
+    ngx_http_ratelimit_var("ratelimit_remaining", number,
+                           NGX_HTTP_RATELIMIT_VAR_REMAINING),
+    ngx_http_ratelimit_var("ratelimit_reset", number,
+                           NGX_HTTP_RATELIMIT_VAR_RESET),
+    ngx_http_ratelimit_var("ratelimit_retry_after", number,
+                           NGX_HTTP_RATELIMIT_VAR_RETRY_AFTER),
+    ngx_http_ratelimit_var("ratelimit_backend", name,
+                           NGX_HTTP_RATELIMIT_VAR_BACKEND),
+    ngx_http_ratelimit_var("ratelimit_client", client, 0),
+    ngx_http_null_variable
 };
 
 
@@ -136,6 +122,8 @@ ngx_http_ratelimit_name_variable(ngx_http_request_t *r,
 
     name = (data == NGX_HTTP_RATELIMIT_VAR_ZONE)
            ? &ctx->tightest->use->zone->name
+           : (data == NGX_HTTP_RATELIMIT_VAR_NAME)
+           ? &ctx->tightest->use->name
            : &ngx_http_ratelimit_backends[ctx->tightest->backend];
 
     ngx_http_ratelimit_set_value(v, name->data, name->len);

@@ -352,6 +352,30 @@ ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
 
 
 ngx_uint_t
+ngx_http_ratelimit_store_may_log(ngx_http_ratelimit_zone_t *zone,
+    uint64_t limit)
+{
+    if (ratelimit_table_count_event(zone->table,
+                                    (uint64_t) ngx_current_msec * 1000)
+        <= limit)
+    {
+        return 1;
+    }
+
+    ratelimit_table_count_unlogged(zone->table);
+
+    return 0;
+}
+
+
+uint64_t
+ngx_http_ratelimit_store_not_logged(ngx_http_ratelimit_zone_t *zone)
+{
+    return ratelimit_table_take_unlogged(zone->table);
+}
+
+
+ngx_uint_t
 ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
     uint32_t message)
 {

@@ -45,6 +45,8 @@ typedef enum {
 
 typedef struct {
     ngx_str_t                       name;
+    ngx_str_t                       label;    /* for the log: the zone, and the
+                                                 name if it was given */
     ngx_http_ratelimit_zone_t      *zone;
     ratelimit_rule_t               *rules;
     ngx_uint_t                      nrules;
@@ -181,6 +183,8 @@ struct ngx_http_ratelimit_zone_s {
     /* the store's own */
     ngx_http_ratelimit_redis_t     *redis;
     ngx_array_t                     uses;      /* ngx_http_ratelimit_use_t * */
+    ngx_event_t                    *log_timer; /* of a worker: tells of lines
+                                                  that were not logged */
     ngx_shm_zone_t                 *shm_zone;
     ngx_shm_zone_t                 *lifelines;
     struct ratelimit_table_s       *table;
@@ -214,6 +218,13 @@ void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
 /* whether a message may be logged: once a second, by one worker of all */
 ngx_uint_t ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
     uint32_t message);
+
+/* whether one more line of so many in a second may be logged of the zone */
+ngx_uint_t ngx_http_ratelimit_store_may_log(ngx_http_ratelimit_zone_t *zone,
+    uint64_t limit);
+
+/* lines that were not, since this was asked last */
+uint64_t ngx_http_ratelimit_store_not_logged(ngx_http_ratelimit_zone_t *zone);
 
 /* calls the handler, which adds the timer; ev->data is a connection */
 ngx_int_t ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,

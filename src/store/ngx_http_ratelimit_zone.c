@@ -91,6 +91,10 @@ ngx_http_ratelimit_store_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
     *slot = use;
     store = use->zone->store;
 
+    if (use->label.len == 0) {
+        use->label = use->zone->name;
+    }
+
     return store->use ? store->use(cf, use) : NGX_OK;
 }
 

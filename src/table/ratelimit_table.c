@@ -609,6 +609,40 @@ ratelimit_table_new_evictions(ratelimit_table_t *table, uint64_t now)
 }
 
 
+uint64_t
+ratelimit_table_count_event(ratelimit_table_t *table, uint64_t now)
+{
+    uint64_t  last, next, second, *events;
+
+    second = (now / RATELIMIT_SECOND) & UINT32_MAX;
+    events = &table->header->events;
+    last = __atomic_load_n(events, __ATOMIC_RELAXED);
+
+    do {
+        next = (last >> 32 == second) ? last + 1 : second << 32 | 1;
+
+    } while (!__atomic_compare_exchange_n(events, &last, next, 0,
+                                          __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
+
+    return next & UINT32_MAX;
+}
+
+
+void
+ratelimit_table_count_unlogged(ratelimit_table_t *table)
+{
+    (void) __atomic_fetch_add(&table->header->unlogged, 1, __ATOMIC_RELAXED);
+}
+
+
+uint64_t
+ratelimit_table_take_unlogged(ratelimit_table_t *table)
+{
+    return __atomic_exchange_n(&table->header->unlogged, 0, __ATOMIC_RELAXED);
+}
+
+
 int
 ratelimit_table_once_a_second(ratelimit_table_t *table, uint32_t event,
     uint64_t now)

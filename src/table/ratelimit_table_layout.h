@@ -87,6 +87,8 @@ struct ratelimit_header_s {
     uint32_t                        hand;     /* of the clock over the blocks */
 
     uint64_t                        reports[RATELIMIT_REPORTS];  /* hash, ms */
+    uint64_t                        events;   /* second:32, number:32 */
+    uint64_t                        unlogged; /* of these */
 };
 
 
