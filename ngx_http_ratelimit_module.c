@@ -5,6 +5,7 @@
 
 
 #include "http/ngx_http_ratelimit_ctx.h"
+#include "api/ngx_http_ratelimit_api.h"
 
 
 static void *ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf);
@@ -100,6 +101,13 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       NGX_HTTP_LOC_CONF_OFFSET,
       offsetof(ngx_http_ratelimit_loc_conf_t, ipv6_prefix),
       &ngx_http_ratelimit_ipv6_prefix_bounds },
+
+    { ngx_string("ratelimit_api"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
+      ngx_http_ratelimit_set_api,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
 
       ngx_null_command
 };
@@ -226,6 +234,13 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
 
     conf->error_pages = (clcf->error_pages != NULL);
     rmcf->error_pages |= conf->error_pages;
+
+    /* all of http {} has been read */
+
+    conf->marks = (conf->dry_run ? NGX_HTTP_RATELIMIT_MARK_DRY_RUN : 0)
+                  | (rmcf->api ? NGX_HTTP_RATELIMIT_MARK_COUNTED : 0);
+
+    ngx_http_ratelimit_merge_api(prev, conf, clcf);
 
     return NGX_CONF_OK;
 }

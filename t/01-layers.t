@@ -22,7 +22,8 @@ my %MAY = (
     elastic => [qw(core store elastic)],
     conf => [qw(core table store redis elastic conf)],
     http => [qw(core store elastic conf http)],
-    module => [qw(core store elastic conf http)],
+    api => [qw(core store elastic conf http api)],
+    module => [qw(core store elastic conf http api)],
 );
 
 # pure C: no header of nginx, whatever the folder

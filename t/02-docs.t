@@ -308,7 +308,7 @@ sub source {
 
     my $main = slurp('ngx_http_ratelimit_module.c');
     my $http = join '', map { slurp($_) }
-               sort(glob('src/{conf,elastic,http}/*.c'));
+               sort(glob('src/{conf,elastic,http,api}/*.c'));
     my $core = join '', map { slurp($_) } sort(glob('src/core/*.c'));
     my $store = join '', map { slurp($_) } sort(glob('src/{store,redis}/*.c'));
 
@@ -338,6 +338,8 @@ sub source {
         strings($http, 'ngx_http_ratelimit_redis_params');
     push @{$found{params}{ratelimit_log_level}},
          @{strings($http, 'ngx_http_ratelimit_log_level_params')};
+    $found{params}{ratelimit_api} =
+        strings($http, 'ngx_http_ratelimit_api_params');
     $found{params}{ratelimit_elastic} =
         strings($http, 'ngx_http_ratelimit_elastic_params');
 
@@ -348,7 +350,10 @@ sub source {
     $found{letters} =
         {$core =~ /^const\sratelimit_algorithm_t\s+\w+\s=\s\{\s*"(\w+)",
                    \s*'(.)',/mgx};
-    $found{statuses} = strings($http, 'ngx_http_ratelimit_statuses');
+    $found{statuses} = [
+        slurp('src/store/ngx_http_ratelimit_statistics.h')
+            =~ /^    X\((\w+), \w+\)/mg
+    ];
     $found{variables} = {map { $_ => 1 }
                          @{strings($http, 'ngx_http_ratelimit_vars')}};
     $found{messages} = [messages($http . $store)];
@@ -655,7 +660,7 @@ sub check_params {
     $word{$_} = 1 for $name eq 'ratelimit_zone'
                       ? ('key', @{$source{algorithms}}, @{$source{fails}})
                       : $name eq 'ratelimit_redis' ? ('name', 'url', 'off')
-                      : ();
+                      : $name eq 'ratelimit_api' ? 'on' : ();
 
     for my $word (split /[\s\[\]|;]+/, $section->{syntax}) {
         my ($param) = $word =~ /^(\w+=)/;

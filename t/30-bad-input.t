@@ -692,6 +692,24 @@ subtest 'ratelimit_bypass' => sub {
         qq(unknown "nowhere" variable in "$d" directive));
 };
 
+subtest 'ratelimit_api' => sub {
+    my $d = 'ratelimit_api';
+    my $invalid = "invalid parameter \"%s\" in \"$d\" directive: %s";
+
+    misplaced($_, "$d;") for qw(main http server if upstream);
+
+    bad('location', "$d;\n$d;", 'twice', qq("$d" directive is duplicate));
+    bad('location', "$d write=on write=on;", 'two', arguments($d));
+    bad('location', "$d $_->[0];", $_->[0], sprintf($invalid, @$_))
+        for ['write=', 'must be "off" or "on"'],
+            ['write=yes', 'must be "off" or "on"'],
+            ['read=on', 'must be "write="'];
+    bad('server', "location ~ ^/a { $d; }", 'regex',
+        qq("$d" directive needs a location that is given by a prefix));
+    bad('server', "location \@a { $d; }", 'named',
+        qq("$d" directive needs a location that has a path));
+};
+
 subtest 'an included file' => sub {
     for my $case (
         ['zone=nowhere',    'unknown zone "nowhere" in "ratelimit" directive'],

@@ -124,6 +124,7 @@ END
         '/b' => 'ratelimit zone=b;',
         '/local' => 'ratelimit zone=local;',
         '/plenty' => 'ratelimit zone=plenty;',
+        '/api/' => 'ratelimit_api;',
     );
 
     for my $name (sort keys %algorithm) {
@@ -183,6 +184,11 @@ sub shares {
            "not the replica $server->{port}")
             if RedisCluster::role($server) ne 'master';
     }
+
+    my $body = $clients[0]->ask('GET /api/redis')->{body};
+
+    like($body, qr/"address":\s*"127.0.0.1:$_->{port}"/,
+         "$_->{port} has figures of its own") for @primaries;
 
     like($gateways[1]->log, qr/:$_->{tls_port}" is a primary now/,
          'the second gateway has its port of TLS') for @primaries;

@@ -34,6 +34,14 @@
 #define NGX_HTTP_RATELIMIT_BODY_OFF       0
 #define NGX_HTTP_RATELIMIT_BODY_PROBLEM   1
 
+/* what is unusual about a location, a bit each */
+#define NGX_HTTP_RATELIMIT_MARK_DRY_RUN   0x0001
+#define NGX_HTTP_RATELIMIT_MARK_COUNTED   0x0002    /* there are statistics */
+
+/* ratelimit_api, and what it permits */
+#define NGX_HTTP_RATELIMIT_API_READ       1
+#define NGX_HTTP_RATELIMIT_API_WRITE      2
+
 
 /* an expression, value is NULL if it is not given */
 
@@ -136,6 +144,8 @@ typedef struct {
     ngx_uint_t                      stages;   /* of all sets */
     ngx_uint_t                      error_pages;  /* a location has some */
     ngx_uint_t                      statuses; /* a limit counts by them */
+    ngx_uint_t                      api;      /* a location has "ratelimit_api"
+                                                 */
     ngx_http_ratelimit_elastic_t   *elastic;
 } ngx_http_ratelimit_main_conf_t;
 
@@ -153,6 +163,9 @@ typedef struct {
     ngx_uint_t                      ipv6_prefix;
     ngx_uint_t                      error_pages;  /* there are */
     ngx_flag_t                      dry_run;
+    ngx_uint_t                      marks;
+    ngx_uint_t                      api;      /* 0: it is none */
+    ngx_str_t                       api_root; /* the path of "/" */
 } ngx_http_ratelimit_loc_conf_t;
 
 

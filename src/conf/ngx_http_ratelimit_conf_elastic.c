@@ -176,6 +176,7 @@ ngx_http_ratelimit_resolve_budget(ngx_conf_t *cf,
     }
 
     if (reason == NULL) {
+        budget->use.budget = 1;
         return ngx_http_ratelimit_store_use(cf, &budget->use);
     }
 

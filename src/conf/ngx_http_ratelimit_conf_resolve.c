@@ -6,6 +6,7 @@
 
 
 #include "conf/ngx_http_ratelimit_conf.h"
+#include "store/ngx_http_ratelimit_statistics.h"
 
 
 #define NGX_HTTP_RATELIMIT_MAX_DELAY  86400000    /* ms */
@@ -16,6 +17,8 @@ typedef ngx_int_t (*ngx_http_ratelimit_resolve_pt)(ngx_conf_t *cf,
 
 
 static ngx_int_t ngx_http_ratelimit_resolve_all(ngx_conf_t *cf);
+static ngx_int_t ngx_http_ratelimit_resolve_api(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf);
 static void ngx_http_ratelimit_find_stages(ngx_http_ratelimit_set_t *set);
 static void ngx_http_ratelimit_warn_unused(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf);
@@ -104,7 +107,22 @@ ngx_http_ratelimit_resolve_all(ngx_conf_t *cf)
         return NGX_OK;
     }
 
+    if (rmcf->api && ngx_http_ratelimit_resolve_api(cf, rmcf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     return ngx_http_ratelimit_store_finish(cf);
+}
+
+
+/* what the API shows has to be counted */
+
+static ngx_int_t
+ngx_http_ratelimit_resolve_api(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf)
+{
+    return ngx_http_ratelimit_statistics_declare(cf, &rmcf->zones,
+                                                 &ngx_http_ratelimit_module);
 }
 
 

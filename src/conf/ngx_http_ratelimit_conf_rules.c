@@ -147,6 +147,7 @@ ngx_http_ratelimit_resolve_variable(ngx_conf_t *cf,
     }
 
     limit->use.bound = bound;
+    limit->use.variable = &rate->value;
 
     ngx_http_ratelimit_expr_init(cf, &limit->rate, rate);
     ngx_rbtree_init(&limit->cache, &limit->sentinel,

@@ -11,27 +11,11 @@
 
 #include "conf/ngx_http_ratelimit_conf.h"
 #include "core/ratelimit_math.h"
+#include "store/ngx_http_ratelimit_statistics.h"
 
 
 /* limits before and after authentication are decided once each */
 #define NGX_HTTP_RATELIMIT_STAGES  2
-
-
-/* where two decisions about a request differ, the larger one is its status */
-
-typedef enum {
-    NGX_HTTP_RATELIMIT_UNDECIDED = 0,
-    NGX_HTTP_RATELIMIT_PASSED,
-    NGX_HTTP_RATELIMIT_SOFT,
-    NGX_HTTP_RATELIMIT_ELASTIC,
-    NGX_HTTP_RATELIMIT_DELAYED,
-    NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN,
-    NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN,
-    NGX_HTTP_RATELIMIT_REJECTED,
-    NGX_HTTP_RATELIMIT_BYPASSED,
-    NGX_HTTP_RATELIMIT_FAILED_OPEN,
-    NGX_HTTP_RATELIMIT_FAILED_CLOSED
-} ngx_http_ratelimit_status_e;
 
 
 /* of a request or a subrequest; found again after internal redirects */
@@ -167,6 +151,26 @@ ngx_uint_t ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r);
 ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
 
+/* of an item that passes above the limit: soft or elastic */
+ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i);
+
+
+/* ngx_http_ratelimit_count.c: once for each decision */
+
+/* the request passes: a dry run is marked, and statistics are counted */
+void ngx_http_ratelimit_count_pass(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
+
+/* it is refused, or a store has failed */
+void ngx_http_ratelimit_count_refusal(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
+
+/* the limits of these stages are bypassed */
+void ngx_http_ratelimit_count_bypass(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t stages);
+
 
 /* ngx_http_ratelimit_log.c */
 
@@ -203,6 +207,9 @@ ngx_int_t ngx_http_ratelimit_settle_init(ngx_conf_t *cf);
 
 
 /* ngx_http_ratelimit_variables.c */
+
+/* names, by ngx_http_ratelimit_backend_e */
+extern ngx_str_t  ngx_http_ratelimit_backends[];
 
 ngx_int_t ngx_http_ratelimit_add_variables(ngx_conf_t *cf);
 

@@ -49,19 +49,19 @@ static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_apply(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
-    ngx_int_t rc, ngx_uint_t n);
+    ngx_int_t rc, ngx_http_ratelimit_kind_e kind);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_pass(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
-    ngx_uint_t n);
-static ngx_int_t ngx_http_ratelimit_pass_above(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_kind_e kind);
+static ratelimit_inline ngx_int_t ngx_http_ratelimit_pass_marked(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_kind_e kind);
+static ngx_int_t ngx_http_ratelimit_pass_noted(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_int_t rc);
-static ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
-    ngx_uint_t i);
+    ngx_http_ratelimit_query_t *q);
 
 
 ngx_int_t
@@ -167,7 +167,8 @@ ngx_http_ratelimit_run(ngx_http_request_t *r,
 
         q = &ctx->queries[ctx->nqueries - 1];
 
-        return ngx_http_ratelimit_apply(ctx, q, q->rc, q->n);
+        return ngx_http_ratelimit_apply(ctx, q, q->rc,
+                                        NGX_HTTP_RATELIMIT_ANY_LIMITS);
 
     } else if (ctx->refused || (ctx->stages & stage)) {
         return NGX_DECLINED;
@@ -320,9 +321,7 @@ ngx_http_ratelimit_decide(ngx_http_ratelimit_ctx_t *ctx,
         return ngx_http_ratelimit_suspend(ctx->request);
     }
 
-    return ngx_http_ratelimit_apply(ctx, q, rc,
-                                    (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE)
-                                    ? 1 : q->n);
+    return ngx_http_ratelimit_apply(ctx, q, rc, kind);
 }
 
 
@@ -442,6 +441,11 @@ ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
     }
 
     if (rc == NGX_DECLINED) {
+
+        if (ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+            ngx_http_ratelimit_count_bypass(ctx, ~ctx->stages);
+        }
+
         ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH
                       | NGX_HTTP_RATELIMIT_AFTER_AUTH;
 
@@ -475,62 +479,107 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 }
 
 
-/* every decision comes here, once; rc and n are those of the query */
+/* every decision comes here, once; rc is that of the query */
 
 static ratelimit_inline ngx_int_t
 ngx_http_ratelimit_apply(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_query_t *q, ngx_int_t rc, ngx_uint_t n)
+    ngx_http_ratelimit_query_t *q, ngx_int_t rc,
+    ngx_http_ratelimit_kind_e kind)
 {
     if (rc != NGX_OK) {
-        return ngx_http_ratelimit_fail(ctx, rc);
+        return ngx_http_ratelimit_fail(ctx, q);
     }
 
     q->decided = ngx_current_msec;
 
-    return q->allowed ? ngx_http_ratelimit_pass(ctx, q, n)
+    return q->allowed ? ngx_http_ratelimit_pass(ctx, q, kind)
                       : ngx_http_ratelimit_refuse(ctx, q);
 }
 
 
 static ratelimit_inline ngx_int_t
 ngx_http_ratelimit_pass(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_query_t *q, ngx_uint_t n)
+    ngx_http_ratelimit_query_t *q, ngx_http_ratelimit_kind_e kind)
 {
-    ngx_uint_t         i;
+    ngx_uint_t         i, n;
     ratelimit_item_t  *item;
 
-    if (ctx->conf->dry_run) {
-        ctx->dry = 1;
+    ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_PASSED);
+
+    if (q->failed || (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && ctx->failed)) {
+        return ngx_http_ratelimit_pass_noted(ctx, q);
     }
 
-    ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_PASSED);
+    n = (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE) ? 1 : q->n;
+    item = q->items;
+    i = 0;
+
+    do {
+        if (item[i].verdict.soft | item[i].verdict.delay) {
+            return ngx_http_ratelimit_pass_noted(ctx, q);
+        }
+
+    } while (++i < n);
+
+    if (ctx->conf->marks == 0) {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_ratelimit_pass_marked(ctx, q, kind);
+}
+
+
+/* no limit has anything to say: the usual statistics are counted here */
+
+static ratelimit_inline ngx_int_t
+ngx_http_ratelimit_pass_marked(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_http_ratelimit_kind_e kind)
+{
+    ngx_uint_t                     left;
+    ngx_http_ratelimit_rules_t    *rules;
+    ngx_http_ratelimit_subject_t  *subject;
+
+    if (ctx->conf->marks != NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+        ngx_http_ratelimit_count_pass(ctx, q);
+        return NGX_DECLINED;
+    }
+
+    subject = q->subjects;
+    left = q->n;
+
+    for ( ;; ) {
+        ngx_http_ratelimit_count(subject->use, NGX_HTTP_RATELIMIT_PASSED);
+
+        rules = subject->data;
+
+        if (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE || left <= rules->nrules) {
+            return NGX_DECLINED;
+        }
+
+        left -= rules->nrules;
+        subject += rules->nrules;
+    }
+}
+
+
+/* above a limit, by soft=, elastic= or a delay; or a limit was not asked */
+
+static ratelimit_noinline ngx_int_t
+ngx_http_ratelimit_pass_noted(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
+{
+    uint64_t              delay;
+    ngx_uint_t            i, slowest;
+    ratelimit_verdict_t  *verdict;
 
     if (q->failed || ctx->failed) {
         ctx->failed = 1;
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
     }
 
-    item = q->items;
-
-    for (i = 0; i < n; i++) {
-        if (item[i].verdict.soft | item[i].verdict.delay) {
-            return ngx_http_ratelimit_pass_above(ctx, q);
-        }
+    if (ctx->conf->marks) {
+        ngx_http_ratelimit_count_pass(ctx, q);
     }
-
-    return NGX_DECLINED;
-}
-
-
-/* above a limit, by soft=, elastic= or a delay */
-
-static ratelimit_noinline ngx_int_t
-ngx_http_ratelimit_pass_above(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_query_t *q)
-{
-    uint64_t              delay;
-    ngx_uint_t            i, slowest;
-    ratelimit_verdict_t  *verdict;
 
     delay = 0;
     slowest = 0;
@@ -572,9 +621,14 @@ ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx,
 /* NGX_BUSY: by a limit that fails closed */
 
 static ratelimit_noinline ngx_int_t
-ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx, ngx_int_t rc)
+ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
 {
-    if (rc != NGX_BUSY || ctx->conf->dry_run) {
+    if (ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+        ngx_http_ratelimit_count_refusal(ctx, q);
+    }
+
+    if (q->rc != NGX_BUSY || ctx->conf->dry_run) {
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
         return NGX_DECLINED;
     }
@@ -588,7 +642,7 @@ ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx, ngx_int_t rc)
 
 /* above the limit: by the soft allowance, or only by the elastic one */
 
-static ngx_http_ratelimit_status_e
+ngx_http_ratelimit_status_e
 ngx_http_ratelimit_overshoot(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {

@@ -37,7 +37,8 @@ ngx_int_t
 ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t **rates)
 {
-    ngx_str_t  text;
+    ngx_str_t   text;
+    ngx_uint_t  closed;
 
     if (ngx_http_ratelimit_eval(ctx->request, &limit->rate, &text) != NGX_OK) {
         return NGX_ERROR;
@@ -58,9 +59,16 @@ ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
     }
 
     ctx->failed = 1;
+    closed = (limit->use.zone->fail == NGX_HTTP_RATELIMIT_FAIL_CLOSED);
 
-    return limit->use.zone->fail == NGX_HTTP_RATELIMIT_FAIL_CLOSED
-           ? NGX_BUSY : NGX_DECLINED;
+    if (ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+        ngx_http_ratelimit_count(&limit->use,
+                                 closed && !ctx->conf->dry_run
+                                 ? NGX_HTTP_RATELIMIT_FAILED_CLOSED
+                                 : NGX_HTTP_RATELIMIT_FAILED_OPEN);
+    }
+
+    return closed ? NGX_BUSY : NGX_DECLINED;
 }
 
 

@@ -64,6 +64,7 @@ ngx_int_t
 ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
+    ngx_uint_t                      marks;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     rlcf = ctx->conf;
@@ -72,10 +73,22 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
         ngx_http_ratelimit_log_refusal(ctx, q);
     }
 
-    if (rlcf->dry_run) {
-        ngx_http_ratelimit_set_status(ctx,
-                                      NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN);
-        return NGX_DECLINED;
+    marks = rlcf->marks;
+
+    if (marks) {
+        if (q->n == 1 && marks == NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+            ngx_http_ratelimit_count(q->subjects->use,
+                                     NGX_HTTP_RATELIMIT_REJECTED);
+
+        } else if (marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+            ngx_http_ratelimit_count_refusal(ctx, q);
+        }
+
+        if (marks & NGX_HTTP_RATELIMIT_MARK_DRY_RUN) {
+            ngx_http_ratelimit_set_status(ctx,
+                                          NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN);
+            return NGX_DECLINED;
+        }
     }
 
     ctx->status = NGX_HTTP_RATELIMIT_REJECTED;

@@ -61,24 +61,17 @@ static ngx_http_variable_t  ngx_http_ratelimit_vars[] = {
 
 /* by ngx_http_ratelimit_status_e */
 
+#define ngx_http_ratelimit_status_text(NAME, name)  ngx_string(#NAME),
+
 static ngx_str_t  ngx_http_ratelimit_statuses[] = {
     ngx_null_string,
-    ngx_string("PASSED"),
-    ngx_string("SOFT"),
-    ngx_string("ELASTIC"),
-    ngx_string("DELAYED"),
-    ngx_string("DELAYED_DRY_RUN"),
-    ngx_string("REJECTED_DRY_RUN"),
-    ngx_string("REJECTED"),
-    ngx_string("BYPASSED"),
-    ngx_string("FAILED_OPEN"),
-    ngx_string("FAILED_CLOSED")
+    ngx_http_ratelimit_each_status(ngx_http_ratelimit_status_text)
 };
 
 
 /* by ngx_http_ratelimit_backend_e */
 
-static ngx_str_t  ngx_http_ratelimit_backends[] = {
+ngx_str_t  ngx_http_ratelimit_backends[] = {
     ngx_string("shm"),
     ngx_string("redis"),
     ngx_string("local"),

@@ -21,6 +21,12 @@ static ngx_int_t ngx_http_ratelimit_redis_init(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
+static void ngx_http_ratelimit_redis_copy_figures(
+    ngx_http_ratelimit_redis_shared_t *shared,
+    ngx_http_ratelimit_redis_figures_t *figures);
+static ngx_int_t ngx_http_ratelimit_redis_format_endpoint(
+    ngx_http_ratelimit_redis_endpoint_t *endpoint, ngx_pool_t *pool,
+    ngx_str_t *text);
 
 
 ngx_int_t
@@ -271,6 +277,110 @@ ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
                   &redis->name, shared->commands, shared->timeouts,
                   shared->errors, shared->changes, shared->fallbacks,
                   shared->denied);
+
+    return NGX_OK;
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
+    ngx_uint_t n, ngx_pool_t *pool,
+    ngx_http_ratelimit_redis_figures_t *figures)
+{
+    ngx_http_ratelimit_redis_node_t      *node;
+    ngx_http_ratelimit_redis_shared_t    *shared;
+    ngx_http_ratelimit_redis_endpoint_t   endpoint, *endpoints;
+
+    ngx_memzero(&endpoint, sizeof(ngx_http_ratelimit_redis_endpoint_t));
+
+    shared = redis->shared;
+
+    if (redis->nodes == NULL) {
+
+        if (n) {
+            return NGX_DONE;
+        }
+
+        endpoints = redis->endpoints.elts;
+        endpoint = endpoints[0];
+
+    } else if (n == 0) {
+        endpoint.path = redis->sentinel;
+
+        if (redis->cluster) {
+            ngx_str_set(&endpoint.path, "cluster");
+        }
+
+    } else {
+        node = ngx_http_ratelimit_redis_nodes_get(redis->nodes, n - 1);
+
+        if (node == NULL) {
+            return NGX_DONE;
+        }
+
+        shared = &node->figures;
+
+        endpoint.host.data = node->host;
+        endpoint.host.len = ngx_strlen(node->host);
+        endpoint.port = node->port;
+    }
+
+    figures->name = redis->name;
+
+    ngx_http_ratelimit_redis_copy_figures(shared, figures);
+
+    return ngx_http_ratelimit_redis_format_endpoint(&endpoint, pool,
+                                                  &figures->address);
+}
+
+
+static void
+ngx_http_ratelimit_redis_copy_figures(
+    ngx_http_ratelimit_redis_shared_t *shared,
+    ngx_http_ratelimit_redis_figures_t *figures)
+{
+    ngx_uint_t  i;
+
+    figures->up = !ratelimit_breaker_is_open(&shared->breaker);
+    figures->commands = shared->commands;
+    figures->timeouts = shared->timeouts;
+    figures->errors = shared->errors;
+    figures->changes = shared->changes;
+    figures->fallbacks = shared->fallbacks;
+    figures->denied = shared->denied;
+    figures->latency_sum = shared->latency_sum;
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_LATENCIES; i++) {
+        figures->latency[i] = shared->latency[i];
+    }
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_format_endpoint(
+    ngx_http_ratelimit_redis_endpoint_t *endpoint, ngx_pool_t *pool,
+    ngx_str_t *text)
+{
+    u_char     *p;
+    ngx_str_t  *host;
+
+    host = &endpoint->host;
+
+    if (host->len == 0) {
+        *text = endpoint->path;
+        return NGX_OK;
+    }
+
+    p = ngx_pnalloc(pool, host->len + sizeof("[]:65535") - 1);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    text->data = p;
+    text->len = ngx_sprintf(p, ngx_strlchr(host->data, host->data + host->len,
+                                           ':')
+                               ? "[%V]:%d" : "%V:%d",
+                            host, (int) endpoint->port) - p;
 
     return NGX_OK;
 }

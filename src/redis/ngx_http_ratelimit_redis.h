@@ -99,6 +99,9 @@ typedef struct {
     ngx_atomic_t                    changes;  /* of the breaker */
     ngx_atomic_t                    fallbacks;
     ngx_atomic_t                    denied;   /* by the deny cache */
+
+    ngx_atomic_t                    latency[NGX_HTTP_RATELIMIT_LATENCIES];
+    ngx_atomic_t                    latency_sum;  /* microseconds */
 } ngx_http_ratelimit_redis_shared_t;
 
 
@@ -241,6 +244,7 @@ struct ngx_http_ratelimit_redis_message_s {
     unsigned                        unread:1;   /* and never will be */
 
     /* the connection's own */
+    uint64_t                        began;    /* us of the monotonic clock */
     ngx_queue_t                     queue;
     ngx_http_ratelimit_redis_owner_t       *owner;
     ngx_http_ratelimit_redis_connection_t  *connection;  /* or NULL: it waits

@@ -23,6 +23,9 @@ static ngx_int_t ngx_http_ratelimit_redis_send_asking(
     ngx_http_ratelimit_redis_connection_t *conn);
 static void ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context,
     void *reply, void *data);
+static void ngx_http_ratelimit_redis_count_latency(
+    ngx_http_ratelimit_redis_message_t *message);
+static uint64_t ngx_http_ratelimit_redis_usec(void);
 static void ngx_http_ratelimit_redis_suspect_tls(
     ngx_http_ratelimit_redis_connection_t *conn);
 static void ngx_http_ratelimit_redis_mark_unread(
@@ -41,6 +44,7 @@ ngx_http_ratelimit_redis_connection_send(
     message->owner = conn->owner;
     message->connection = conn;
     message->unread = 0;
+    message->began = ngx_http_ratelimit_redis_usec();
 
     /* what has arrived before a message was sent is no reply to it */
 
@@ -170,6 +174,7 @@ ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context, void *reply,
     }
 
     ngx_queue_remove(&message->queue);
+    ngx_http_ratelimit_redis_count_latency(message);
 
     text.data = (u_char *) r->str;
     text.len = r->len;
@@ -179,6 +184,44 @@ ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context, void *reply,
            : NGX_HTTP_RATELIMIT_REDIS_OTHER;
 
     message->handler(message, type, &text);
+}
+
+
+#define ngx_http_ratelimit_latency_usec(usec, text)  usec,
+
+static void
+ngx_http_ratelimit_redis_count_latency(
+    ngx_http_ratelimit_redis_message_t *message)
+{
+    uint64_t                            usec;
+    ngx_uint_t                          i;
+    ngx_http_ratelimit_redis_shared_t  *shared;
+
+    static const uint64_t  bounds[] = {
+        ngx_http_ratelimit_each_latency(ngx_http_ratelimit_latency_usec)
+        UINT64_MAX
+    };
+
+    shared = message->owner->shared;
+    usec = ngx_http_ratelimit_redis_usec() - message->began;
+
+    for (i = 0; usec > bounds[i]; i++) { /* void */ }
+
+    (void) ngx_atomic_fetch_add(&shared->latency[i], 1);
+    (void) ngx_atomic_fetch_add(&shared->latency_sum, usec);
+}
+
+
+/* nginx's own clock has milliseconds, and those of the last event */
+
+static uint64_t
+ngx_http_ratelimit_redis_usec(void)
+{
+    struct timespec  ts;
+
+    (void) clock_gettime(CLOCK_MONOTONIC, &ts);
+
+    return (uint64_t) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }
 
 

@@ -307,6 +307,14 @@ ngx_http_ratelimit_reload_activate(void)
 }
 
 
+ngx_uint_t
+ngx_http_ratelimit_reload_is_over(void)
+{
+    return ngx_http_ratelimit_generations == NULL
+           || ngx_http_ratelimit_reload_alone();
+}
+
+
 /* whether all former generations have exited; frees those that have */
 
 static ngx_uint_t

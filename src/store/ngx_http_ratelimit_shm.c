@@ -5,6 +5,7 @@
 
 
 #include "store/ngx_http_ratelimit_shm.h"
+#include "store/ngx_http_ratelimit_statistics.h"
 
 #include "table/ratelimit_clock.h"
 
@@ -351,6 +352,25 @@ ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
 }
 
 
+void
+ngx_http_ratelimit_store_memory(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_memory_t *memory)
+{
+    memory->size = zone->shm_zone->shm.size;
+    memory->entries = ratelimit_table_entries(zone->table);
+
+    /* in this order it is never more than those that follow */
+
+    memory->dismissed = ratelimit_table_dismissed(zone->table);
+    memory->evictions = ratelimit_table_evictions(zone->table);
+
+    /* the first page is nginx's */
+
+    memory->bytes_used = ratelimit_table_bytes_used(zone->table)
+                         + ngx_pagesize;
+}
+
+
 ngx_uint_t
 ngx_http_ratelimit_store_may_log(ngx_http_ratelimit_zone_t *zone,
     uint64_t limit)
@@ -387,6 +407,16 @@ ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
 ngx_int_t
 ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle)
 {
+    ngx_array_t  *zones;
+
+    zones = ngx_http_ratelimit_zones(cycle, cycle->pool);
+
+    /* an error here would end nginx */
+
+    if (zones != NULL) {
+        ngx_http_ratelimit_statistics_activate(cycle, zones);
+    }
+
     ngx_http_ratelimit_reload_activate();
 
     return NGX_OK;
@@ -412,6 +442,8 @@ ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
     if (zones->nelts == 0) {
         return NGX_OK;
     }
+
+    ngx_http_ratelimit_statistics_init_process(cycle);
 
     rc = ngx_http_ratelimit_shm_join(cycle, zones);
 

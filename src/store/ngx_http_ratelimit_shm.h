@@ -63,6 +63,9 @@ ngx_int_t ngx_http_ratelimit_reload_follow(ngx_http_ratelimit_zone_t *zone,
 /* makes what activate needs, where a failure does no harm */
 ngx_int_t ngx_http_ratelimit_reload_prepare(ngx_log_t *log);
 
+/* whether all workers have the running configuration, so far as it is known */
+ngx_uint_t ngx_http_ratelimit_reload_is_over(void);
+
 /* a new generation of workers is about to start */
 void ngx_http_ratelimit_reload_activate(void);
 

@@ -21,6 +21,8 @@ typedef struct ngx_http_ratelimit_zone_s      ngx_http_ratelimit_zone_t;
 typedef struct ngx_http_ratelimit_redis_s     ngx_http_ratelimit_redis_t;
 typedef struct ngx_http_ratelimit_query_s     ngx_http_ratelimit_query_t;
 typedef struct ngx_http_ratelimit_progress_s  ngx_http_ratelimit_progress_t;
+typedef struct ngx_http_ratelimit_statistics_s
+    ngx_http_ratelimit_statistics_t;
 
 
 typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
@@ -52,6 +54,9 @@ typedef struct {
     ngx_uint_t                      nrules;
     ratelimit_rule_t               *bound;    /* rules that come later keep
                                                  within it; NULL: none come */
+    ngx_str_t                      *variable; /* text of a rate that varies, or
+                                                 NULL */
+    ngx_uint_t                      budget;   /* it limits no requests */
     ngx_uint_t                      max_rules;  /* in one query with it */
     ngx_uint_t                      count_rejected;  /* rejected=count */
     ngx_uint_t                      reserved; /* a charge may be refunded when
@@ -59,6 +64,7 @@ typedef struct {
     ngx_http_ratelimit_hold_e       refusals_hold;  /* of one name all alike */
     ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
+    size_t                          cell;     /* of its statistics, in a line */
 } ngx_http_ratelimit_use_t;
 
 
@@ -183,6 +189,8 @@ struct ngx_http_ratelimit_zone_s {
     /* the store's own */
     ngx_http_ratelimit_redis_t     *redis;
     ngx_array_t                     uses;      /* ngx_http_ratelimit_use_t * */
+    ngx_http_ratelimit_statistics_t  *statistics;  /* if there are any */
+    ngx_array_t                     tallies;   /* ngx_http_ratelimit_tally_t */
     ngx_event_t                    *log_timer; /* of a worker: tells of lines
                                                   that were not logged */
     ngx_shm_zone_t                 *shm_zone;
@@ -215,6 +223,21 @@ ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
 void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
     ratelimit_rule_t *rule);
 
+/* what the memory of a zone holds */
+
+typedef struct {
+    uint64_t                        size;
+    uint64_t                        bytes_used;
+    uint64_t                        entries;  /* counters */
+    uint64_t                        evictions;  /* of counters that were not
+                                                   past */
+    uint64_t                        dismissed;  /* evictions before statistics
+                                                   were last reset */
+} ngx_http_ratelimit_memory_t;
+
+void ngx_http_ratelimit_store_memory(ngx_http_ratelimit_zone_t *zone,
+    ngx_http_ratelimit_memory_t *memory);
+
 /* whether a message may be logged: once a second, by one worker of all */
 ngx_uint_t ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
     uint32_t message);
@@ -234,7 +257,54 @@ ngx_int_t ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,
 ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
 
+/* latencies are counted up to these microseconds, and all longer ones */
+
+#define ngx_http_ratelimit_each_latency(X)                                    \
+    X(250, "0.00025")                                                         \
+    X(500, "0.0005")                                                          \
+    X(1000, "0.001")                                                          \
+    X(2500, "0.0025")                                                         \
+    X(5000, "0.005")                                                          \
+    X(10000, "0.01")                                                          \
+    X(25000, "0.025")                                                         \
+    X(50000, "0.05")                                                          \
+    X(100000, "0.1")                                                          \
+    X(250000, "0.25")                                                         \
+    X(500000, "0.5")                                                          \
+    X(1000000, "1.0")
+
+#define ngx_http_ratelimit_latency_one(usec, text)  + 1
+
+#define NGX_HTTP_RATELIMIT_LATENCIES                                          \
+    (1 ngx_http_ratelimit_each_latency(ngx_http_ratelimit_latency_one))
+
+
+/* what is known of a server of a Redis */
+
+typedef struct {
+    ngx_str_t                       name;     /* of the Redis */
+    ngx_str_t                       address;
+    uint64_t                        up;       /* the breaker is closed */
+    uint64_t                        commands;
+    uint64_t                        timeouts;
+    uint64_t                        errors;
+    uint64_t                        changes;  /* of the breaker */
+    uint64_t                        fallbacks;
+    uint64_t                        denied;   /* by the deny cache */
+    uint64_t                        latency[NGX_HTTP_RATELIMIT_LATENCIES];
+    uint64_t                        latency_sum;  /* microseconds */
+} ngx_http_ratelimit_redis_figures_t;
+
 #if (NGX_HTTP_RATELIMIT_HIREDIS)
+
+/*
+ * Of server n, from 0 on; NGX_DONE if there are not so many.  Where servers are
+ * found by sentinels, the first one stands for all: its address is their name.
+ * An address is allocated from the pool.
+ */
+ngx_int_t ngx_http_ratelimit_redis_get_figures(
+    ngx_http_ratelimit_redis_t *redis, ngx_uint_t n, ngx_pool_t *pool,
+    ngx_http_ratelimit_redis_figures_t *figures);
 
 ngx_int_t ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle);
 void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);

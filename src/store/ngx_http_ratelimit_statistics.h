@@ -1,0 +1,113 @@
+
+/*
+ * How often limits have said what.  The counts of a limit, which are those of
+ * all uses of one name in a zone, are a cell; each worker counts in a line of
+ * cells of its own, and lines are added up when the counts are read.  The
+ * memory outlives reloads.
+ */
+
+
+#ifndef _NGX_HTTP_RATELIMIT_STATISTICS_H_INCLUDED_
+#define _NGX_HTTP_RATELIMIT_STATISTICS_H_INCLUDED_
+
+
+#include "store/ngx_http_ratelimit_store.h"
+
+
+/* if there are more workers, several of them count in one line */
+#define NGX_HTTP_RATELIMIT_LINES  64
+
+
+/* where two decisions about a request differ, the later one is its status */
+
+#define ngx_http_ratelimit_each_status(X)                                     \
+    X(PASSED, passed)                                                         \
+    X(SOFT, soft)                                                             \
+    X(ELASTIC, elastic)                                                       \
+    X(DELAYED, delayed)                                                       \
+    X(DELAYED_DRY_RUN, delayed_dry_run)                                       \
+    X(REJECTED_DRY_RUN, rejected_dry_run)                                     \
+    X(REJECTED, rejected)                                                     \
+    X(BYPASSED, bypassed)                                                     \
+    X(FAILED_OPEN, failed_open)                                               \
+    X(FAILED_CLOSED, failed_closed)
+
+#define ngx_http_ratelimit_status_number(NAME, name)                          \
+    NGX_HTTP_RATELIMIT_##NAME,
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_UNDECIDED = 0,
+    ngx_http_ratelimit_each_status(ngx_http_ratelimit_status_number)
+    NGX_HTTP_RATELIMIT_STATUSES
+} ngx_http_ratelimit_status_e;
+
+
+/* a cell; the first status is none */
+
+typedef struct {
+    ngx_atomic_t                    delayed;  /* microseconds */
+    ngx_atomic_t                    requests[NGX_HTTP_RATELIMIT_STATUSES - 1];
+} ngx_http_ratelimit_counts_t;
+
+
+/* the uses of one name in a zone, as they are shown */
+
+typedef struct {
+    ngx_http_ratelimit_use_t       *use;      /* the first of them */
+    ngx_array_t                     rules;    /* ratelimit_rule_t *, each rate
+                                                 once */
+    ngx_array_t                     variables;  /* ngx_str_t *, rates that vary,
+                                                 each text once */
+} ngx_http_ratelimit_tally_t;
+
+
+/* the line of this worker */
+extern u_char  *ngx_http_ratelimit_line;
+
+
+/* configuration time: the limits of these zones are to be counted */
+ngx_int_t ngx_http_ratelimit_statistics_declare(ngx_conf_t *cf,
+    ngx_array_t *zones, void *tag);
+
+/* all zones of a configuration that is used from now on */
+void ngx_http_ratelimit_statistics_activate(ngx_cycle_t *cycle,
+    ngx_array_t *zones);
+
+void ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle);
+
+/*
+ * Adds up the counts of a limit: all since nginx was started, or those since
+ * they were last reset.
+ */
+void ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
+    ngx_http_ratelimit_counts_t *all, ngx_http_ratelimit_counts_t *recent);
+
+/* how many lines workers have ever used */
+ngx_uint_t ngx_http_ratelimit_statistics_lines(
+    ngx_http_ratelimit_zone_t *zone);
+
+/* from now on, recent counts of the zone's limits and evictions begin with 0 */
+void ngx_http_ratelimit_statistics_reset(ngx_http_ratelimit_zone_t *zone);
+
+
+static ratelimit_inline ngx_http_ratelimit_counts_t *
+ngx_http_ratelimit_cell(ngx_http_ratelimit_use_t *use)
+{
+    return (ngx_http_ratelimit_counts_t *) (ngx_http_ratelimit_line
+                                            + use->cell);
+}
+
+
+/* after a reload a line has two workers for a while */
+
+static ratelimit_inline void
+ngx_http_ratelimit_count(ngx_http_ratelimit_use_t *use,
+    ngx_http_ratelimit_status_e status)
+{
+    (void) ngx_atomic_fetch_add(
+                       &ngx_http_ratelimit_cell(use)->requests[status - 1],
+                       1);
+}
+
+
+#endif /* _NGX_HTTP_RATELIMIT_STATISTICS_H_INCLUDED_ */

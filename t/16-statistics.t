@@ -1,0 +1,189 @@
+#!/usr/bin/perl
+
+# Statistics are exact: each status of each limit is counted as often as clients
+# have seen it, by parallel clients of several workers, and over reloads that
+# add, remove and resize zones while requests are under way.
+
+use strict;
+use warnings;
+
+use JSON::PP qw(decode_json);
+use Test::More;
+
+use lib 't/lib';
+use Clients;
+use Gateway;
+
+use constant WORKERS => 3;
+use constant CLIENTS => 24;
+use constant EACH => 6;         # requests of a client to a location
+
+my $away = Gateway::free_port();
+
+# zone and location => parameters of both, and statuses that must occur
+
+my %LIMIT = (
+    plain => ['rate=100r/h', '', 'PASSED REJECTED'],
+    soft => ['rate=50r/h', 'soft=100%', 'PASSED SOFT REJECTED'],
+    elastic => ['rate=50r/h', 'elastic=100%', 'PASSED ELASTIC REJECTED'],
+    leaky => ['rate=50r/s algorithm=leaky_bucket', 'burst=100',
+              'PASSED DELAYED'],
+    dry => ['rate=60r/h', ';ratelimit_dry_run on', 'PASSED REJECTED_DRY_RUN'],
+    dry_leaky => ['rate=1r/m algorithm=leaky_bucket',
+                  'burst=60;ratelimit_dry_run on',
+                  'PASSED DELAYED_DRY_RUN REJECTED_DRY_RUN'],
+    bypass => ['rate=70r/h', ';ratelimit_bypass $http_x_free',
+               'PASSED BYPASSED REJECTED'],
+    open => ['rate=5r/h redis=away fail=open', '', 'FAILED_OPEN'],
+    closed => ['rate=5r/h redis=away fail=closed', '', 'FAILED_CLOSED'],
+);
+
+my $gateway = Gateway->start(workers => WORKERS, http => http('1m'));
+my $clients = Clients->new($gateway->{port});
+
+# what clients have seen: location, status => number
+
+my %seen;
+
+
+subtest 'each status' => sub {
+    my @clients = map { $clients->connect } 1 .. CLIENTS;
+    my @paths = sort keys %LIMIT;
+    my %worker;
+
+    for my $n (0 .. $#clients) {
+        my @fields = $n % 3 ? () : 'X-Free: 1';
+        my @all = map { [@paths[$n % @paths .. $#paths],
+                         @paths[0 .. $n % @paths - 1]] } 1 .. EACH;
+        my @order = map { @$_ } @all;
+
+        $clients[$n]{paths} = \@order;
+        $clients[$n]{expected} = @order;
+        Clients::put($clients[$n], join '', map { $clients->text("GET /$_",
+                                                                 @fields) }
+                                            @order);
+    }
+
+    Clients::await_answers(scalar @clients, @clients);
+
+    for my $client (@clients) {
+        my @order = @{$client->{paths}};
+
+        for my $answer (@{$client->{answers}}) {
+            $seen{shift @order}{$answer->{field}{'x-status'}}++;
+            $worker{$answer->{field}{'x-worker'}}++;
+        }
+    }
+
+    cmp_ok(scalar keys %worker, '>', 1, 'several workers');
+    is_deeply([sort keys %{$seen{$_}}], [sort split ' ', $LIMIT{$_}[2]],
+              "$_: $LIMIT{$_}[2]") for @paths;
+    compare();
+
+    my $zone = zones()->{leaky};
+
+    cmp_ok($zone->{delayed_seconds}, '>', 0, 'time of delays');
+    is(zones()->{dry_leaky}{delayed_seconds}, 0, 'none in a dry run');
+};
+
+
+subtest 'reloads' => sub {
+    my @paths = grep { !/leaky/ } sort keys %LIMIT;
+    my @changes = (
+        sub { http('2m') },                             # grows
+        sub { http('2m', qw(soft bypass)) },            # some are removed
+        sub { http('1m', 'plain') },                    # others, and it shrinks
+        sub { http('3m', qw(elastic open closed dry)) },
+        sub { http('1m') . "ratelimit_zone \$arg_x zone=new:1m rate=1r/h;" },
+        sub { http('1m') },
+    );
+
+    for my $n (0 .. $#changes) {
+        my @sent;
+        my $some = sub {
+            for my $path (@paths) {
+                my $client = $clients->send("GET /$path", 'Connection: close');
+
+                $client->{path} = $path;
+                push @sent, $client;
+            }
+        };
+
+        $some->() for 1 .. 5;
+        $gateway->hup($changes[$n]->());
+        $some->() for 1 .. 5;
+
+        Clients::await_answers(scalar @sent, @sent);
+
+        for my $client (@sent) {
+            my $status = $client->{answers}[0]{field}{'x-status'};
+
+            $seen{$client->{path}}{$status}++ if $status;
+        }
+
+        Gateway::await(sub { $gateway->settled }, 'the reload');
+    }
+
+    compare();
+};
+
+is($gateway->complaints, '', 'no complaints');
+
+done_testing();
+
+
+# without some zones, whose locations have no limit then
+
+sub http {
+    my ($size, @without) = @_;
+
+    my %without = map { $_ => 1 } @without;
+    my @names = grep { !$without{$_} } sort keys %LIMIT;
+    my $zones = join '', map { "ratelimit_zone localhost zone=$_:$size "
+                               . "$LIMIT{$_}[0];\n" } @names;
+    my $locations = join '', map { $without{$_}
+                                   ? "location /$_ { empty_gif; }\n"
+                                   : "location /$_ { ratelimit zone=$_ "
+                                     . "$LIMIT{$_}[1]; empty_gif; }\n" }
+                             sort keys %LIMIT;
+
+    return <<"END";
+ratelimit_redis away redis://127.0.0.1:$away;
+ratelimit_elastic connections=90%;
+add_header X-Status \$ratelimit_status always;
+add_header X-Worker \$pid always;
+$zones
+server {
+    listen 127.0.0.1:PORT;
+    $locations
+    location /api/ { ratelimit_api; }
+}
+END
+}
+
+
+sub zones {
+    my $all = decode_json($clients->ask('GET /api/zones')->{body});
+
+    return { map { $_->{zone} => $_ } @{$all->{zones}} };
+}
+
+
+# of each zone, of its only limit, and in the metrics
+
+sub compare {
+    my $zones = zones();
+    my %metric = $clients->ask('GET /api/metrics')->{body}
+                 =~ /^nginx_ratelimit_requests_total\{(.*?)\} (\d+)$/mg;
+
+    for my $name (sort keys %LIMIT) {
+        my %requests = %{$zones->{$name}{requests}};
+        my %want = map { $_ => $seen{$name}{uc $_} // 0 } keys %requests;
+        my %shown = map { my $label = qq(zone="$name",limit="",status="$_");
+                          ($_ => $metric{$label}) } keys %requests;
+
+        is_deeply(\%requests, \%want, "$name: as clients have seen it");
+        is_deeply($zones->{$name}{limits}[0]{requests}, \%want, 'its limit');
+        is_deeply(\%shown, \%want, 'metrics');
+    }
+}
