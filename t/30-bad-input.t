@@ -94,7 +94,7 @@ subtest 'ratelimit_zone' => sub {
                'invalid parameter "' . $unknown =~ tr/"//dr
                . qq(" in "$d" directive: )
                . must_be(qw(zone= rate= algorithm= fail= redis= sync= buckets=
-                            capacity=)));
+                            capacity= top=)));
     }
 
     for my $twice (qw(zone=y:1m algorithm=sliding_window buckets=5 fail=open))
@@ -222,6 +222,9 @@ subtest 'ratelimit_zone' => sub {
         $bad->("\$arg_a zone=x:1m buckets=$n",
                sprintf($number, "buckets=$n", $d, 1, 60));
     }
+
+    $bad->("\$arg_a zone=x:1m top=$_", sprintf($number, "top=$_", $d, 0, 256))
+        for qw(257 -1 x), '';
 
     for my $n ('', qw(0 -1 x 5x 4294967296 99999999999999999999)) {
         $bad->("\$arg_a zone=x:1m algorithm=token_bucket capacity=$n",

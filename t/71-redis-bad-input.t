@@ -492,7 +492,7 @@ subtest 'zones' => sub {
     bad("$redis\n$zone redis://:$secret\@h;", 'a URL in a zone',
         'invalid parameter "redis://***@h" in "ratelimit_zone" directive: '
         . must_be(qw(zone= rate= algorithm= fail= redis= sync= buckets=
-                     capacity=)));
+                     capacity= top=)));
     bad("$redis\n$zone sync=off;", 'sync alone',
         'parameter "sync=off" in "ratelimit_zone" directive needs "redis="');
 

@@ -57,6 +57,7 @@ for my $name (sort keys %algorithm) {
 }
 
 subtest 'all nodes have a share' => \&shares;
+subtest 'the interface' => \&interface;
 subtest 'a common limit' => \&common;
 subtest 'an open reservation' => \&reservation;
 subtest 'a node without scripts' => \&no_scripts;
@@ -124,7 +125,7 @@ END
         '/b' => 'ratelimit zone=b;',
         '/local' => 'ratelimit zone=local;',
         '/plenty' => 'ratelimit zone=plenty;',
-        '/api/' => 'ratelimit_api;',
+        '/api/' => 'ratelimit_api write=on;',
     );
 
     for my $name (sort keys %algorithm) {
@@ -193,6 +194,22 @@ sub shares {
     like($gateways[1]->log, qr/:$_->{tls_port}" is a primary now/,
          'the second gateway has its port of TLS') for @primaries;
     unlike($_->log, qr/\[error\]/, 'no error') for @gateways;
+}
+
+
+# keys are found, and reset, wherever they are
+
+sub interface {
+    for my $key (map { "looked$_" } 1 .. 6) {
+        my $path = "/api/zones/one/keys/$key";
+
+        $clients[0]->ask('GET /one', "X-Key: $key") for 1 .. 3;
+        like($clients[1]->ask("GET $path")->{body}, qr/"remaining": ?97\b/,
+             "$key is found");
+        is($clients[1]->ask("DELETE $path")->{status}, 204, 'and reset');
+        like($clients[0]->ask("GET $path")->{body}, qr/"remaining": ?100\b/,
+             'it has nothing used');
+    }
 }
 
 

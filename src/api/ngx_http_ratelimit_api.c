@@ -179,7 +179,19 @@ ngx_http_ratelimit_api_get(ngx_http_request_t *r,
         return ngx_http_ratelimit_api_unknown_zone(r);
     }
 
-    ngx_http_ratelimit_api_zone(&text, zone);
+    switch (path->resource) {
+
+    case NGX_HTTP_RATELIMIT_API_KEY:
+        return ngx_http_ratelimit_api_key(r, zone, &path->key);
+
+    case NGX_HTTP_RATELIMIT_API_TOP:
+        ngx_http_ratelimit_api_top(&text, zone);
+        break;
+
+    default: /* NGX_HTTP_RATELIMIT_API_ZONE */
+        ngx_http_ratelimit_api_zone(&text, zone);
+        break;
+    }
 
     return ngx_http_ratelimit_api_send_json(r, NGX_HTTP_OK, &text);
 }
@@ -234,7 +246,8 @@ ngx_http_ratelimit_api_deletes(ngx_http_request_t *r,
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
     return rlcf->api == NGX_HTTP_RATELIMIT_API_WRITE
-           && path->resource == NGX_HTTP_RATELIMIT_API_ZONE;
+           && (path->resource == NGX_HTTP_RATELIMIT_API_ZONE
+               || path->resource == NGX_HTTP_RATELIMIT_API_KEY);
 }
 
 
@@ -250,14 +263,22 @@ ngx_http_ratelimit_api_delete(ngx_http_request_t *r,
         return ngx_http_ratelimit_api_unknown_zone(r);
     }
 
-    /* "ZONE/.." must not be taken for another one */
+    /* "keys/.." must not be taken for the zone */
 
     if (path->changed) {
         return ngx_http_ratelimit_api_error(r, NGX_HTTP_BAD_REQUEST,
                                             "the path is ambiguous");
     }
 
+    if (path->resource == NGX_HTTP_RATELIMIT_API_KEY) {
+        return ngx_http_ratelimit_api_key(r, zone, &path->key);
+    }
+
     ngx_http_ratelimit_statistics_reset(zone);
+
+    if (zone->top_zone != NULL) {
+        ngx_http_ratelimit_top_reset(zone);
+    }
 
     return ngx_http_ratelimit_api_send(r, NGX_HTTP_NO_CONTENT, NULL, NULL);
 }

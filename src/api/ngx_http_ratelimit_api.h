@@ -20,6 +20,8 @@ typedef enum {
     NGX_HTTP_RATELIMIT_API_ROOT = 0,
     NGX_HTTP_RATELIMIT_API_ZONES,
     NGX_HTTP_RATELIMIT_API_ZONE,
+    NGX_HTTP_RATELIMIT_API_TOP,
+    NGX_HTTP_RATELIMIT_API_KEY,
     NGX_HTTP_RATELIMIT_API_REDIS,
     NGX_HTTP_RATELIMIT_API_METRICS,
     NGX_HTTP_RATELIMIT_API_NOTHING
@@ -31,6 +33,7 @@ typedef enum {
 typedef struct {
     ngx_http_ratelimit_resource_e   resource;
     ngx_str_t                       zone;
+    ngx_str_t                       key;
     ngx_uint_t                      changed;  /* it is not what was sent */
 } ngx_http_ratelimit_api_path_t;
 
@@ -61,6 +64,27 @@ ngx_int_t ngx_http_ratelimit_api_parse_path(ngx_http_request_t *r,
 
 /* percent-encoded bytes */
 ngx_int_t ngx_http_ratelimit_api_decode(ngx_pool_t *pool, ngx_str_t *text);
+
+
+/* ngx_http_ratelimit_api_address.c */
+
+/* NGX_DECLINED if there can be no such key */
+ngx_int_t ngx_http_ratelimit_api_parse_key(ngx_http_request_t *r,
+    ngx_str_t *text, ngx_http_ratelimit_key_e kind, ngx_str_t *key);
+ngx_int_t ngx_http_ratelimit_api_format_key(ngx_pool_t *pool, ngx_str_t *key,
+    ngx_http_ratelimit_key_e kind, ngx_str_t *text);
+
+
+/* ngx_http_ratelimit_api_keys.c: a key of a zone; method GET or DELETE */
+
+ngx_int_t ngx_http_ratelimit_api_key(ngx_http_request_t *r,
+    ngx_http_ratelimit_zone_t *zone, ngx_str_t *text);
+
+
+/* ngx_http_ratelimit_api_top.c */
+
+void ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
+    ngx_http_ratelimit_zone_t *zone);
 
 
 /* ngx_http_ratelimit_api_accept.c: whether a type is named by "Accept" */

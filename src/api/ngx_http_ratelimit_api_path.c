@@ -2,7 +2,7 @@
 /*
  * What the path of a request names.
  *
- * A name may have any bytes, and nginx changes some of them in $uri: "//" and
+ * A key may have any bytes, and nginx changes some of them in $uri: "//" and
  * "/../".  So the path is taken as the client has sent it, and its parts are
  * decoded one by one, unless it was rewritten.
  */
@@ -151,6 +151,20 @@ ngx_http_ratelimit_api_read_zone(ngx_http_request_t *r, ngx_str_t *rest,
 
     if (rc == NGX_DONE && part.len == 0) {
         path->resource = NGX_HTTP_RATELIMIT_API_ZONE;
+
+    } else if (rc == NGX_DONE && ngx_http_ratelimit_api_is(&part, "top")) {
+        path->resource = NGX_HTTP_RATELIMIT_API_TOP;
+
+    } else if (ngx_http_ratelimit_api_is(&part, "keys")) {
+        path->resource = NGX_HTTP_RATELIMIT_API_KEY;
+
+        /* all that follows is the key, slashes included */
+
+        path->key = *rest;
+
+        if (encoded) {
+            return ngx_http_ratelimit_api_decode(r->pool, &path->key);
+        }
     }
 
     return NGX_OK;
@@ -159,7 +173,8 @@ ngx_http_ratelimit_api_read_zone(ngx_http_request_t *r, ngx_str_t *rest,
 
 /*
  * Whether nginx has found the location by the same resource: another one may
- * have other access rules.  A zone's name may have slashes.
+ * have other access rules.  A zone's name may have slashes, and a key may have
+ * changed what follows the zone.
  */
 
 static ngx_uint_t
@@ -189,8 +204,20 @@ ngx_http_ratelimit_api_is_at(ngx_http_request_t *r,
     rest.data += path->zone.len;
     rest.len -= path->zone.len;
 
-    return path->resource == NGX_HTTP_RATELIMIT_API_ZONE
-           && (rest.len == 0 || ngx_http_ratelimit_api_is(&rest, "/"));
+    switch (path->resource) {
+
+    case NGX_HTTP_RATELIMIT_API_KEY:
+        return rest.len == 0 || rest.data[0] == '/';
+
+    case NGX_HTTP_RATELIMIT_API_TOP:
+        return ngx_http_ratelimit_api_is(&rest, "/top");
+
+    case NGX_HTTP_RATELIMIT_API_ZONE:
+        return rest.len == 0 || ngx_http_ratelimit_api_is(&rest, "/");
+
+    default:
+        return 0;
+    }
 }
 
 

@@ -367,6 +367,13 @@ ngx_int_t ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
 const char *ngx_http_ratelimit_make_rule(ngx_http_ratelimit_limit_t *limit,
     ratelimit_rate_t *rate, ratelimit_rule_t *rule);
 
+/*
+ * Rates separated by blanks, at most NGX_HTTP_RATELIMIT_MAX_RATES; returns
+ * NULL, or why the text is invalid.
+ */
+const char *ngx_http_ratelimit_parse_rates(ngx_str_t *text,
+    ratelimit_rate_t *rates, ngx_uint_t *n);
+
 /* the rules of a limit whose rate varies, for a request */
 ngx_http_ratelimit_rules_t *ngx_http_ratelimit_get_rules(
     ngx_http_request_t *r, ngx_http_ratelimit_limit_t *limit,

@@ -7,6 +7,7 @@
 
 #include "conf/ngx_http_ratelimit_conf.h"
 #include "store/ngx_http_ratelimit_statistics.h"
+#include "store/ngx_http_ratelimit_top.h"
 
 
 #define NGX_HTTP_RATELIMIT_MAX_DELAY  86400000    /* ms */
@@ -39,6 +40,8 @@ static ngx_int_t ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_label(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
+static ngx_http_ratelimit_key_e ngx_http_ratelimit_resolve_key(
+    ngx_str_t *text);
 static void ngx_http_ratelimit_resolve_name(ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_check_duplicate(ngx_conf_t *cf,
@@ -121,6 +124,21 @@ static ngx_int_t
 ngx_http_ratelimit_resolve_api(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf)
 {
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_zone_t  **zones;
+
+    zones = rmcf->zones.elts;
+
+    for (i = 0; i < rmcf->zones.nelts; i++) {
+        if (zones[i]->top
+            && ngx_http_ratelimit_top_declare(cf, zones[i],
+                                              &ngx_http_ratelimit_module)
+               != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
     return ngx_http_ratelimit_statistics_declare(cf, &rmcf->zones,
                                                  &ngx_http_ratelimit_module);
 }
@@ -367,6 +385,9 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         ngx_http_ratelimit_expr_init(cf, &limit->key, &limit->use.zone->key);
     }
 
+    limit->use.limit = limit;
+    limit->use.key = ngx_http_ratelimit_resolve_key(&limit->key.value->value);
+
     if (ngx_http_ratelimit_resolve_delay(cf, limit) != NGX_OK
         || ngx_http_ratelimit_resolve_rates(cf, limit) != NGX_OK)
     {
@@ -475,6 +496,35 @@ ngx_http_ratelimit_resolve_label(ngx_conf_t *cf,
     label->len = ngx_sprintf(label->data, "%V:%V", zone, name) - label->data;
 
     return NGX_OK;
+}
+
+
+/* what the bytes of keys are */
+
+static ngx_http_ratelimit_key_e
+ngx_http_ratelimit_resolve_key(ngx_str_t *text)
+{
+    ngx_uint_t  i;
+
+    static const struct {
+        ngx_str_t                 text;
+        ngx_http_ratelimit_key_e  key;
+    } keys[] = {
+        { ngx_string("$ratelimit_client"), NGX_HTTP_RATELIMIT_KEY_CLIENT },
+        { ngx_string("${ratelimit_client}"), NGX_HTTP_RATELIMIT_KEY_CLIENT },
+        { ngx_string("$binary_remote_addr"), NGX_HTTP_RATELIMIT_KEY_ADDRESS },
+        { ngx_string("${binary_remote_addr}"), NGX_HTTP_RATELIMIT_KEY_ADDRESS }
+    };
+
+    for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        if (keys[i].text.len == text->len
+            && ngx_strncmp(keys[i].text.data, text->data, text->len) == 0)
+        {
+            return keys[i].key;
+        }
+    }
+
+    return NGX_HTTP_RATELIMIT_KEY_TEXT;
 }
 
 

@@ -30,8 +30,6 @@ static ngx_http_ratelimit_rules_t *ngx_http_ratelimit_create_rules(
     uint32_t hash);
 static ngx_int_t ngx_http_ratelimit_parse_rules(ngx_pool_t *pool,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t *rules);
-static const char *ngx_http_ratelimit_parse_rates(ngx_str_t *text,
-    ratelimit_rate_t *rates, ngx_uint_t *n);
 static void ngx_http_ratelimit_log_rate(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t *rules);
 
@@ -343,7 +341,7 @@ ngx_http_ratelimit_parse_rules(ngx_pool_t *pool,
 }
 
 
-static const char *
+const char *
 ngx_http_ratelimit_parse_rates(ngx_str_t *text, ratelimit_rate_t *rates,
     ngx_uint_t *n)
 {

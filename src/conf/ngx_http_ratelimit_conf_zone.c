@@ -5,9 +5,13 @@
 
 
 #include "conf/ngx_http_ratelimit_conf.h"
+#include "core/ratelimit_top.h"
 
 
 #define NGX_HTTP_RATELIMIT_DEFAULT_BUCKETS  10
+
+/* refused keys that are remembered */
+#define NGX_HTTP_RATELIMIT_DEFAULT_TOP      32
 
 
 typedef struct {
@@ -20,6 +24,7 @@ typedef struct {
     ngx_uint_t                      fail;
     ngx_str_t                       redis;
     ngx_str_t                       sync;
+    uint64_t                        top;
 } ngx_http_ratelimit_zone_params_t;
 
 
@@ -83,6 +88,10 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
       offsetof(ngx_http_ratelimit_zone_params_t, capacity),
       1, RATELIMIT_MAX_LIMIT, 0, NULL },
 
+    { ngx_string("top="), ngx_http_ratelimit_param_number,
+      offsetof(ngx_http_ratelimit_zone_params_t, top),
+      0, RATELIMIT_TOP_MAX, 0, NULL },
+
       ngx_http_ratelimit_null_param
 };
 
@@ -99,6 +108,7 @@ ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     ngx_memzero(&params, sizeof(ngx_http_ratelimit_zone_params_t));
 
     params.algorithm = RATELIMIT_SLIDING_WINDOW;
+    params.top = NGX_HTTP_RATELIMIT_DEFAULT_TOP;
 
     if (ngx_http_ratelimit_params(cf, 2, ngx_http_ratelimit_zone_params,
                                   &params)
@@ -119,6 +129,7 @@ ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     zone->rate = params.rates.variable;
     zone->fail = (ngx_http_ratelimit_fail_e) params.fail;
     zone->redis_name = params.redis;
+    zone->top = params.top;
 
     if (ngx_http_ratelimit_zone_set_shape(cf, zone, &params) != NGX_OK
         || ngx_http_ratelimit_expr_compile(cf, &value[1], &zone->key) != NGX_OK

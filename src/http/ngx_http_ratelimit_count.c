@@ -99,6 +99,13 @@ ngx_http_ratelimit_count_refusal(ngx_http_ratelimit_ctx_t *ctx,
         status = ngx_http_ratelimit_refusal_status(ctx, q, i, last);
 
         ngx_http_ratelimit_count(use, status);
+
+        if (use->zone->top_line != NULL
+            && (status == NGX_HTTP_RATELIMIT_REJECTED
+                || status == NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN))
+        {
+            ngx_http_ratelimit_top_add(q, i);
+        }
     }
 }
 

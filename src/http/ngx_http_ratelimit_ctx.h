@@ -12,6 +12,7 @@
 #include "conf/ngx_http_ratelimit_conf.h"
 #include "core/ratelimit_math.h"
 #include "store/ngx_http_ratelimit_statistics.h"
+#include "store/ngx_http_ratelimit_top.h"
 
 
 /* limits before and after authentication are decided once each */
@@ -212,6 +213,13 @@ ngx_int_t ngx_http_ratelimit_settle_init(ngx_conf_t *cf);
 extern ngx_str_t  ngx_http_ratelimit_backends[];
 
 ngx_int_t ngx_http_ratelimit_add_variables(ngx_conf_t *cf);
+
+#if (NGX_HAVE_INET6)
+
+/* makes an IPv6 address $ratelimit_client; returns its length */
+size_t ngx_http_ratelimit_cut_inet6(u_char *address, ngx_uint_t bits);
+
+#endif
 
 
 /* the rates that item i of a query is one of */

@@ -65,6 +65,7 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t                      marks;
+    ngx_http_ratelimit_use_t       *use;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     rlcf = ctx->conf;
@@ -77,8 +78,12 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
 
     if (marks) {
         if (q->n == 1 && marks == NGX_HTTP_RATELIMIT_MARK_COUNTED) {
-            ngx_http_ratelimit_count(q->subjects->use,
-                                     NGX_HTTP_RATELIMIT_REJECTED);
+            use = q->subjects->use;
+            ngx_http_ratelimit_count(use, NGX_HTTP_RATELIMIT_REJECTED);
+
+            if (use->zone->top_line != NULL) {
+                ngx_http_ratelimit_top_add(q, 0);
+            }
 
         } else if (marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
             ngx_http_ratelimit_count_refusal(ctx, q);

@@ -214,39 +214,51 @@ ngx_http_ratelimit_client_inet6(ngx_http_request_t *r,
     ngx_http_variable_value_t *v)
 {
     u_char                         *p;
-    ngx_uint_t                      bytes, bits;
     struct sockaddr_in6            *sin6;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     sin6 = (struct sockaddr_in6 *) r->connection->sockaddr;
-
-    if (IN6_IS_ADDR_V4MAPPED(&sin6->sin6_addr)) {
-        ngx_http_ratelimit_set_value(v, sin6->sin6_addr.s6_addr + 12,
-                                     sizeof(in_addr_t));
-        return NGX_OK;
-    }
-
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    /* as long as an address: it can't equal a shorter prefix or an IPv4 one */
-
-    p = ngx_pcalloc(r->pool, sizeof(struct in6_addr));
+    p = ngx_pnalloc(r->pool, sizeof(struct in6_addr));
     if (p == NULL) {
         return NGX_ERROR;
     }
 
-    bytes = rlcf->ipv6_prefix / 8;
-    bits = rlcf->ipv6_prefix % 8;
+    ngx_memcpy(p, sin6->sin6_addr.s6_addr, sizeof(struct in6_addr));
 
-    ngx_memcpy(p, sin6->sin6_addr.s6_addr, bytes);
-
-    if (bits) {
-        p[bytes] = sin6->sin6_addr.s6_addr[bytes] & (u_char) (0xff00 >> bits);
-    }
-
-    ngx_http_ratelimit_set_value(v, p, sizeof(struct in6_addr));
+    ngx_http_ratelimit_set_value(v, p,
+                        ngx_http_ratelimit_cut_inet6(p, rlcf->ipv6_prefix));
 
     return NGX_OK;
+}
+
+
+/*
+ * As long as an address: it can't equal a shorter prefix or an IPv4 one, which
+ * a mapped address is.
+ */
+
+size_t
+ngx_http_ratelimit_cut_inet6(u_char *address, ngx_uint_t bits)
+{
+    struct in6_addr  mapped;
+
+    ngx_memcpy(&mapped, address, sizeof(struct in6_addr));
+
+    if (IN6_IS_ADDR_V4MAPPED(&mapped)) {
+        ngx_memcpy(address, mapped.s6_addr + 12, sizeof(in_addr_t));
+        return sizeof(in_addr_t);
+    }
+
+    if (bits % 8) {
+        address[bits / 8] &= (u_char) (0xff00 >> bits % 8);
+        bits += 8 - bits % 8;
+    }
+
+    ngx_memzero(address + bits / 8, sizeof(struct in6_addr) - bits / 8);
+
+    return sizeof(struct in6_addr);
 }
 
 #endif

@@ -10,6 +10,7 @@
  *                                          follows from a reply
  *   ngx_http_ratelimit_redis_deny_cache.c  refusals that are known
  *   ngx_http_ratelimit_redis_mirror.c      Redis' counters in shared memory
+ *   ngx_http_ratelimit_redis_resets.c      resets of keys, also by others
  *   ngx_http_ratelimit_redis_send.c        a command's way to a server
  *   ngx_http_ratelimit_redis_undo.c        charges that have to be undone
  *   ngx_http_ratelimit_redis_reply.c       what a reply says
@@ -99,6 +100,10 @@ typedef struct {
     ngx_atomic_t                    changes;  /* of the breaker */
     ngx_atomic_t                    fallbacks;
     ngx_atomic_t                    denied;   /* by the deny cache */
+    ngx_atomic_t                    resets;   /* of keys: Redis' number */
+    ngx_atomic_t                    reset_count;  /* changes of resets */
+    ngx_atomic_t                    resets_asked;  /* when, ms */
+    ngx_atomic_t                    resets_known;  /* as of when, ms */
 
     ngx_atomic_t                    latency[NGX_HTTP_RATELIMIT_LATENCIES];
     ngx_atomic_t                    latency_sum;  /* microseconds */
@@ -493,6 +498,13 @@ ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_command(
 void ngx_http_ratelimit_redis_free_command(
     ngx_http_ratelimit_redis_command_t *command);
 
+/* GET or INCR of the number of resets; NULL without memory */
+ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_resets(
+    ngx_http_ratelimit_redis_t *redis, const char *verb);
+
+/* where that number is */
+uint16_t ngx_http_ratelimit_redis_resets_slot(void);
+
 /*
  * A command that shows whether the server of another command can write, in the
  * same hash slot; NULL without memory.
@@ -598,6 +610,21 @@ ngx_int_t ngx_http_ratelimit_redis_redirect(
 void ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_redis_mirror_refund(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_redis_mirror_commit(ngx_http_ratelimit_query_t *q);
+
+
+/* ngx_http_ratelimit_redis_resets.c */
+
+/* what is remembered of keys is tagged with it, and not believed in another */
+uint32_t ngx_http_ratelimit_redis_resets_count(
+    ngx_http_ratelimit_redis_t *redis);
+
+/* whether it is known that no other gateway has reset a key since; asks */
+ngx_uint_t ngx_http_ratelimit_redis_resets_known(
+    ngx_http_ratelimit_redis_t *redis);
+
+/* counters of the query were deleted: tells others, then the query's handler */
+ngx_int_t ngx_http_ratelimit_redis_resets_announce(
+    ngx_http_ratelimit_query_t *q);
 
 
 /* ngx_http_ratelimit_redis_deny_cache.c */

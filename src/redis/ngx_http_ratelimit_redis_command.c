@@ -150,6 +150,52 @@ ngx_http_ratelimit_redis_write_script(
 }
 
 
+/* VERB PREFIX{resets} */
+
+ngx_http_ratelimit_redis_command_t *
+ngx_http_ratelimit_redis_create_resets(ngx_http_ratelimit_redis_t *redis,
+    const char *verb)
+{
+    ngx_str_t                           *prefix;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    prefix = &redis->prefix;
+
+    command = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t)
+                        + 2 * NGX_HTTP_RATELIMIT_REDIS_FRAME
+                        + ngx_strlen(verb) + prefix->len
+                        + sizeof("*2" CRLF CRLF "{resets}" CRLF),
+                        ngx_cycle->log);
+    if (command == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(command, sizeof(ngx_http_ratelimit_redis_command_t));
+
+    command->slot = ngx_http_ratelimit_redis_resets_slot();
+    command->server = ngx_http_ratelimit_redis_route(redis, command->slot);
+
+    command->args = command->data;
+    command->last = ngx_sprintf(command->data,
+                                "*2" CRLF "$%uz" CRLF "%s" CRLF
+                                "$%uz" CRLF "%V{resets}" CRLF,
+                                ngx_strlen(verb), verb,
+                                prefix->len + sizeof("{resets}") - 1, prefix);
+
+    ngx_http_ratelimit_redis_set_evalsha(command);
+
+    return command;
+}
+
+
+uint16_t
+ngx_http_ratelimit_redis_resets_slot(void)
+{
+    return (uint16_t) ratelimit_cluster_slot("resets", sizeof("resets") - 1,
+                                             "", 0);
+}
+
+
 /* SET PREFIXprobe 1 PX 1000, in a cluster with the tag of the command's keys */
 
 ngx_http_ratelimit_redis_command_t *

@@ -14,6 +14,7 @@
 
 
 #include "redis/ngx_http_ratelimit_redis.h"
+#include "redis/ngx_http_ratelimit_redis_nodes.h"
 
 
 /* milliseconds that nginx's clock, a coarse one, may be behind */
@@ -31,6 +32,8 @@ static ngx_uint_t ngx_http_ratelimit_redis_deny_cache_shared(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 static uint64_t ngx_http_ratelimit_redis_deny_cache_limit(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
+static ratelimit_deny_cache_t *ngx_http_ratelimit_redis_deny_cache_at(
+    ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint32_t reset_count);
 static uint64_t ngx_http_ratelimit_redis_deny_cache_now(void);
 
 
@@ -77,6 +80,10 @@ ngx_http_ratelimit_redis_deny_cache_init(ngx_shm_zone_t *shm_zone, void *data)
 
     zone = shm_zone->data;
 
+    /* the lower half is the number of resets */
+
+    generation += 1 << 16;
+
     if (data == NULL && !shm_zone->shm.exists) {
         ngx_http_ratelimit_shm_clear(shm_zone);
     }
@@ -89,7 +96,7 @@ ngx_http_ratelimit_redis_deny_cache_init(ngx_shm_zone_t *shm_zone, void *data)
     if (!ratelimit_deny_cache_init(zone->deny_cache,
                                    shm_zone->shm.addr + ngx_pagesize,
                                    shm_zone->shm.size - ngx_pagesize,
-                                   zone->lifelines->data, ++generation))
+                                   zone->lifelines->data, generation))
     {
         ngx_log_error(NGX_LOG_EMERG, shm_zone->shm.log, 0,
                       "deny cache of ratelimit zone \"%V\" is too small",
@@ -125,12 +132,41 @@ ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
         refused += ngx_http_ratelimit_redis_deny_cache_find_item(q, i, now);
     }
 
-    if (refused) {
-        redis = q->subjects[0].use->zone->redis;
-        ngx_atomic_fetch_add(&redis->shared->denied, 1);
+    redis = q->subjects[0].use->zone->redis;
+
+    if (refused == 0) {
+        return 0;
     }
 
+    /* nor is a key reset whose server is marked down */
+
+    if (!ngx_http_ratelimit_redis_resets_known(redis)
+        && !ngx_http_ratelimit_redis_is_down(redis,
+                              ngx_http_ratelimit_redis_part(&q->subjects[0])))
+    {
+        return 0;
+    }
+
+    ngx_atomic_fetch_add(&redis->shared->denied, 1);
+
     return refused;
+}
+
+
+/* the cache as it is since, or was before, keys were reset */
+
+static ratelimit_deny_cache_t *
+ngx_http_ratelimit_redis_deny_cache_at(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i, uint32_t reset_count)
+{
+    ratelimit_deny_cache_t  *cache;
+
+    cache = q->subjects[i].use->zone->deny_cache;
+
+    cache->generation = (cache->generation & 0xffff0000)
+                        | (reset_count & 0xffff);
+
+    return cache;
 }
 
 
@@ -150,7 +186,10 @@ ngx_http_ratelimit_redis_deny_cache_find_item(ngx_http_ratelimit_query_t *q,
     verdict->limit = item->rule->capacity;
 
     if (item->cost == 0
-        || !ratelimit_deny_cache_find(q->subjects[i].use->zone->deny_cache,
+        || !ratelimit_deny_cache_find(
+                             ngx_http_ratelimit_redis_deny_cache_at(q, i,
+                                 ngx_http_ratelimit_redis_resets_count(
+                                           q->subjects[i].use->zone->redis)),
                              q->places[i].hash.lo,
                              ngx_http_ratelimit_redis_deny_cache_limit(q, i),
                              now, &entry))
@@ -255,6 +294,11 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
         {
             ngx_http_ratelimit_redis_deny_cache_add_item(q, i, retry_after,
                                                          now, age);
+
+            /* so that it is known when the next request comes */
+
+            (void) ngx_http_ratelimit_redis_resets_known(
+                                           q->subjects[i].use->zone->redis);
         }
     }
 }
@@ -335,8 +379,9 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
     entry.reset = entry.retry + rest;
     entry.remaining = (uint32_t) verdict->remaining;
 
-    ratelimit_deny_cache_add(q->subjects[i].use->zone->deny_cache, &entry, now,
-                             ngx_http_ratelimit_self);
+    ratelimit_deny_cache_add(ngx_http_ratelimit_redis_deny_cache_at(q, i,
+                                                                q->reset_count),
+                             &entry, now, ngx_http_ratelimit_self);
 }
 
 

@@ -63,7 +63,7 @@ ngx_http_ratelimit_redis_parse_reply(
         return ngx_http_ratelimit_redis_parse_error(command, text);
     }
 
-    if (command->query == NULL
+    if ((command->query == NULL || command->op == RATELIMIT_SCRIPT_RESET)
         && !(command->probe && type == NGX_HTTP_RATELIMIT_REDIS_STRING))
     {
         return NGX_OK;

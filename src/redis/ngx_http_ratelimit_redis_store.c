@@ -15,6 +15,8 @@ static void ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_refused(
     ngx_http_ratelimit_query_t *q);
+static ngx_int_t ngx_http_ratelimit_redis_peek(ngx_http_ratelimit_query_t *q);
+static ngx_int_t ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
 static void ngx_http_ratelimit_redis_log_error(
@@ -41,6 +43,8 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
     ngx_http_ratelimit_redis_refund,
     ngx_http_ratelimit_redis_commit,
     ngx_http_ratelimit_redis_refused,
+    ngx_http_ratelimit_redis_peek,
+    ngx_http_ratelimit_redis_reset,
     ngx_http_ratelimit_redis_key_suffix,
     ngx_http_ratelimit_redis_part
 };
@@ -119,6 +123,28 @@ ngx_http_ratelimit_redis_refused(ngx_http_ratelimit_query_t *q)
 
 
 static ngx_int_t
+ngx_http_ratelimit_redis_peek(ngx_http_ratelimit_query_t *q)
+{
+    return (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_PEEK)
+            == NGX_OK) ? NGX_AGAIN : NGX_ERROR;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q)
+{
+    if (q->subjects[0].use->zone->mirror
+        && ngx_http_ratelimit_shm_store.reset(q) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_RESET)
+            == NGX_OK) ? NGX_AGAIN : NGX_ERROR;
+}
+
+
+static ngx_int_t
 ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
     ratelimit_script_e op)
 {
@@ -134,6 +160,7 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
     }
 
     server = command->server;
+    q->reset_count = ngx_http_ratelimit_redis_resets_count(redis);
 
     command->message.handler = ngx_http_ratelimit_redis_on_message;
     command->deadline = ngx_current_msec + redis->timeout;
@@ -373,7 +400,18 @@ ngx_http_ratelimit_redis_done(ngx_http_ratelimit_redis_server_t *server,
         return;
     }
 
-    if (rc == NGX_ERROR) {
+    if (op == RATELIMIT_SCRIPT_PEEK || op == RATELIMIT_SCRIPT_RESET) {
+
+        if (op == RATELIMIT_SCRIPT_RESET && rc == NGX_OK) {
+
+            if (ngx_http_ratelimit_redis_resets_announce(q) == NGX_OK) {
+                return;
+            }
+
+            rc = NGX_ERROR;
+        }
+
+    } else if (rc == NGX_ERROR) {
         ngx_atomic_fetch_add(&server->owner.shared->fallbacks, 1);
 
     } else {

@@ -26,13 +26,17 @@
  * commit   the reservations that have these stamps count
  * refund   takes back the charges or reservations that have these stamps
  * refused  the request was refused elsewhere: charges those that count that
+ * peek     charges none
+ * reset    forgets what was charged
  */
 
 typedef enum {
     RATELIMIT_SCRIPT_DECIDE = 'c',
     RATELIMIT_SCRIPT_COMMIT = 's',
     RATELIMIT_SCRIPT_REFUND = 'r',
-    RATELIMIT_SCRIPT_REFUSED = 'i'
+    RATELIMIT_SCRIPT_REFUSED = 'i',
+    RATELIMIT_SCRIPT_PEEK = 'p',
+    RATELIMIT_SCRIPT_RESET = 'd'
 } ratelimit_script_e;
 
 /* whether it settles a decision that was made before, which has no verdict */

@@ -6,6 +6,7 @@
 
 #include "store/ngx_http_ratelimit_shm.h"
 #include "store/ngx_http_ratelimit_statistics.h"
+#include "store/ngx_http_ratelimit_top.h"
 
 #include "table/ratelimit_clock.h"
 
@@ -24,6 +25,8 @@
 static ngx_int_t ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q);
+static ngx_int_t ngx_http_ratelimit_shm_peek(ngx_http_ratelimit_query_t *q);
+static ngx_int_t ngx_http_ratelimit_shm_reset(ngx_http_ratelimit_query_t *q);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
@@ -44,6 +47,8 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     ngx_http_ratelimit_shm_refund,
     ngx_http_ratelimit_shm_commit,
     NULL,                                  /* refused */
+    ngx_http_ratelimit_shm_peek,
+    ngx_http_ratelimit_shm_reset,
     NULL,                                  /* use */
     NULL                                   /* part */
 };
@@ -114,6 +119,40 @@ ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q)
 
     ratelimit_table_commit(q->items, q->places, q->n, &clock,
                            ngx_http_ratelimit_self);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shm_peek(ngx_http_ratelimit_query_t *q)
+{
+    ratelimit_clock_t  clock;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    ratelimit_table_peek(q->items, q->places, q->n, &clock,
+                         ngx_http_ratelimit_self);
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shm_reset(ngx_http_ratelimit_query_t *q)
+{
+    ratelimit_clock_t  clock;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return NGX_ERROR;
+    }
+
+    ngx_http_ratelimit_shm_clock(&clock);
+
+    ratelimit_table_reset(q->items, q->places, q->n, &clock,
+                          ngx_http_ratelimit_self);
+    return NGX_OK;
 }
 
 
@@ -352,6 +391,14 @@ ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
 }
 
 
+ngx_int_t
+ngx_http_ratelimit_store_get_rule(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t n, ratelimit_rule_t *rule)
+{
+    return ratelimit_table_get_rule(zone->table, n, rule) ? NGX_OK : NGX_DONE;
+}
+
+
 void
 ngx_http_ratelimit_store_memory(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_memory_t *memory)
@@ -444,6 +491,7 @@ ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_http_ratelimit_statistics_init_process(cycle);
+    ngx_http_ratelimit_top_init_process(zones);
 
     rc = ngx_http_ratelimit_shm_join(cycle, zones);
 

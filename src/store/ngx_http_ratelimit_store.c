@@ -51,6 +51,7 @@ static ratelimit_inline ngx_int_t ngx_http_ratelimit_query_decide_shm(
     ngx_http_ratelimit_query_t *q, ngx_uint_t n);
 static ratelimit_inline ngx_uint_t ngx_http_ratelimit_query_prepare(
     ngx_http_ratelimit_query_t *q, ngx_uint_t n);
+static void ngx_http_ratelimit_query_inspect(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q);
 static uint32_t ngx_http_ratelimit_query_find_part(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
@@ -206,6 +207,52 @@ ngx_http_ratelimit_query_decide_local(ngx_http_ratelimit_query_t *q)
     }
 
     return ngx_http_ratelimit_shm_store.decide(q);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_query_peek(ngx_http_ratelimit_query_t *q)
+{
+    ngx_http_ratelimit_query_inspect(q);
+
+    return q->subjects[0].use->zone->store->peek(q);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_query_reset(ngx_http_ratelimit_query_t *q)
+{
+    ngx_http_ratelimit_query_inspect(q);
+
+    return q->subjects[0].use->zone->store->reset(q);
+}
+
+
+/* nothing is charged, nor counted because it is refused */
+
+static void
+ngx_http_ratelimit_query_inspect(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t  i;
+
+    (void) ngx_http_ratelimit_query_prepare(q, q->n);
+
+    for (i = 0; i < q->n; i++) {
+        q->items[i].shape = &q->subjects[i].use->zone->shape;
+        q->items[i].state = NULL;
+        q->items[i].count_rejected = 0;
+        q->items[i].reserve = 0;
+        q->items[i].verdict.stamp = 0;
+        q->subjects[i].stamp = 0;
+        q->subjects[i].part = ngx_http_ratelimit_query_find_part(q, i);
+    }
+}
+
+
+void
+ngx_http_ratelimit_query_abort(ngx_http_ratelimit_query_t *q)
+{
+    q->subjects[0].use->zone->store->cancel(q, 0);
 }
 
 

@@ -21,12 +21,22 @@ typedef struct ngx_http_ratelimit_zone_s      ngx_http_ratelimit_zone_t;
 typedef struct ngx_http_ratelimit_redis_s     ngx_http_ratelimit_redis_t;
 typedef struct ngx_http_ratelimit_query_s     ngx_http_ratelimit_query_t;
 typedef struct ngx_http_ratelimit_progress_s  ngx_http_ratelimit_progress_t;
+typedef struct ngx_http_ratelimit_top_line_s  ngx_http_ratelimit_top_line_t;
 typedef struct ngx_http_ratelimit_statistics_s
     ngx_http_ratelimit_statistics_t;
 
 
 typedef void (*ngx_http_ratelimit_done_pt)(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
+
+
+/* what keys are made of */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_KEY_TEXT = 0,
+    NGX_HTTP_RATELIMIT_KEY_ADDRESS,       /* $binary_remote_addr */
+    NGX_HTTP_RATELIMIT_KEY_CLIENT         /* $ratelimit_client */
+} ngx_http_ratelimit_key_e;
 
 
 /* how long a refusal is believed that was pronounced elsewhere */
@@ -56,7 +66,9 @@ typedef struct {
                                                  within it; NULL: none come */
     ngx_str_t                      *variable; /* text of a rate that varies, or
                                                  NULL */
+    void                           *limit;    /* the caller's */
     ngx_uint_t                      budget;   /* it limits no requests */
+    ngx_http_ratelimit_key_e        key;
     ngx_uint_t                      max_rules;  /* in one query with it */
     ngx_uint_t                      count_rejected;  /* rejected=count */
     ngx_uint_t                      reserved; /* a charge may be refunded when
@@ -119,6 +131,7 @@ struct ngx_http_ratelimit_query_s {
     /* the store's own */
     ngx_http_ratelimit_progress_t  *progress;
     void                           *pending;
+    uint32_t                        reset_count;  /* when it was sent */
 };
 
 
@@ -140,6 +153,10 @@ struct ngx_http_ratelimit_query_s {
  *         count, and sets allowed and all verdicts as decide does, though
  *         nothing else is charged.  NGX_DECLINED if that is not worth it.
  *         NULL if no store is asked before this one.
+ * peek    sets all verdicts, each limit by itself, and changes nothing; returns
+ *         what decide does
+ * reset   forgets what was counted of the keys, here and wherever it is known;
+ *         returns what decide does
  * use     a limit uses the zone; called while the configuration is read.  NULL
  *         if the store does not need to know.
  * part    limits that have one part follow one another, and are asked together.
@@ -153,6 +170,8 @@ typedef struct {
     void        (*refund)(ngx_http_ratelimit_query_t *q);
     void        (*commit)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*refused)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*peek)(ngx_http_ratelimit_query_t *q);
+    ngx_int_t   (*reset)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
     uint32_t    (*part)(ngx_http_ratelimit_subject_t *subject);
 } ngx_http_ratelimit_store_t;
@@ -174,6 +193,8 @@ struct ngx_http_ratelimit_zone_s {
     uint64_t                        capacity;  /* token_bucket; 0: N */
     ngx_http_ratelimit_fail_e       fail;
     ngx_str_t                       redis_name;  /* as configured, or empty */
+    ngx_uint_t                      top;       /* refused keys that are
+                                                  remembered */
     ratelimit_shape_t               shape;
     uint32_t                        packed;    /* counts permit packed states */
 
@@ -191,6 +212,8 @@ struct ngx_http_ratelimit_zone_s {
     ngx_array_t                     uses;      /* ngx_http_ratelimit_use_t * */
     ngx_http_ratelimit_statistics_t  *statistics;  /* if there are any */
     ngx_array_t                     tallies;   /* ngx_http_ratelimit_tally_t */
+    ngx_shm_zone_t                 *top_zone;  /* of refused keys, or NULL */
+    ngx_http_ratelimit_top_line_t  *top_line;  /* this worker's, or NULL */
     ngx_event_t                    *log_timer; /* of a worker: tells of lines
                                                   that were not logged */
     ngx_shm_zone_t                 *shm_zone;
@@ -222,6 +245,13 @@ ngx_int_t ngx_http_ratelimit_store_finish(ngx_conf_t *cf);
 /* a rule that was made while requests run */
 void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
     ratelimit_rule_t *rule);
+
+/*
+ * Limit, 1 if it makes no difference, and period of a kind of rule that the
+ * zone has met, from 0 on; NGX_DONE if there are not so many.
+ */
+ngx_int_t ngx_http_ratelimit_store_get_rule(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t n, ratelimit_rule_t *rule);
 
 /* what the memory of a zone holds */
 
@@ -339,6 +369,14 @@ ngx_int_t ngx_http_ratelimit_query_decide_any(ngx_http_ratelimit_query_t *q);
  * store is another one.  The cost must be 0.
  */
 ngx_int_t ngx_http_ratelimit_query_decide_local(ngx_http_ratelimit_query_t *q);
+
+/*
+ * Peek at the limits of one zone, or reset their counters.  NGX_OK, NGX_AGAIN
+ * or NGX_ERROR as a store's; until done is called, abort may be.
+ */
+ngx_int_t ngx_http_ratelimit_query_peek(ngx_http_ratelimit_query_t *q);
+ngx_int_t ngx_http_ratelimit_query_reset(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_query_abort(ngx_http_ratelimit_query_t *q);
 
 /*
  * A decision needs little of a verdict.  Its figures are worked out here, as

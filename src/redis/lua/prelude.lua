@@ -15,6 +15,8 @@
 --   s  settle: the reservations that have these stamps count; returns nothing
 --   r  refund: takes back the charges or reservations that have these stamps;
 --      returns nothing
+--   p  peek: charges nothing; returns the verdicts
+--   d  reset: deletes the states; returns nothing
 --
 -- All numbers are integers below 2^53.
 --
@@ -40,9 +42,11 @@
 --- include begin
 --- functions
 
-if op == 'r' or op == 's' then
+if op == 'r' or op == 's' or op == 'd' then
     local function settle(key, argument)
-        if op == 'r' then
+        if op == 'd' then
+            call('DEL', key)
+        elseif op == 'r' then
             --- algorithms refund
         else
             --- algorithms commit

@@ -1,0 +1,146 @@
+
+/*
+ * Keys that are addresses, as bytes and as people write them.
+ */
+
+
+#include "api/ngx_http_ratelimit_api.h"
+
+
+static ngx_int_t ngx_http_ratelimit_api_parse_prefix(ngx_str_t *text,
+    ngx_int_t *bits);
+#if (NGX_HAVE_INET6)
+static ngx_int_t ngx_http_ratelimit_api_parse_inet6(ngx_str_t *text,
+    ngx_http_ratelimit_key_e kind, ngx_int_t bits, u_char *address);
+#endif
+
+
+ngx_int_t
+ngx_http_ratelimit_api_parse_key(ngx_http_request_t *r, ngx_str_t *text,
+    ngx_http_ratelimit_key_e kind, ngx_str_t *key)
+{
+    in_addr_t                       inaddr;
+    ngx_int_t                       bits;
+    ngx_str_t                       address;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    *key = *text;
+
+    /* clients on a UNIX-domain socket have this for an address */
+
+    if (kind == NGX_HTTP_RATELIMIT_KEY_TEXT
+        || (text->len == 5 && ngx_strncmp(text->data, "unix:", 5) == 0))
+    {
+        return NGX_OK;
+    }
+
+    address = *text;
+
+    if (ngx_http_ratelimit_api_parse_prefix(&address, &bits) != NGX_OK) {
+        return NGX_DECLINED;
+    }
+
+    key->data = ngx_pcalloc(r->pool, 16);
+    if (key->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    inaddr = ngx_inet_addr(address.data, address.len);
+
+    if (inaddr != INADDR_NONE
+        || (address.len == sizeof("255.255.255.255") - 1
+            && ngx_strncmp(address.data, "255.255.255.255", address.len) == 0))
+    {
+        ngx_memcpy(key->data, &inaddr, sizeof(in_addr_t));
+        key->len = sizeof(in_addr_t);
+
+        return (bits == NGX_ERROR || bits == 32) ? NGX_OK : NGX_DECLINED;
+    }
+
+#if (NGX_HAVE_INET6)
+
+    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+
+    if (bits == NGX_ERROR) {
+        bits = (kind == NGX_HTTP_RATELIMIT_KEY_CLIENT)
+               ? (ngx_int_t) rlcf->ipv6_prefix : 128;
+    }
+
+    key->len = ngx_http_ratelimit_api_parse_inet6(&address, kind, bits,
+                                                  key->data);
+
+    return key->len ? NGX_OK : NGX_DECLINED;
+
+#else
+
+    return NGX_DECLINED;
+
+#endif
+}
+
+
+/* "/64" at the end is cut off; NGX_ERROR if there is none */
+
+static ngx_int_t
+ngx_http_ratelimit_api_parse_prefix(ngx_str_t *text, ngx_int_t *bits)
+{
+    u_char  *p, *last;
+
+    last = text->data + text->len;
+    p = ngx_strlchr(text->data, last, '/');
+    *bits = NGX_ERROR;
+
+    if (p == NULL) {
+        return NGX_OK;
+    }
+
+    *bits = ngx_atoi(p + 1, last - p - 1);
+    text->len = p - text->data;
+
+    return (*bits >= 0 && *bits <= 128) ? NGX_OK : NGX_ERROR;
+}
+
+
+#if (NGX_HAVE_INET6)
+
+/* bytes of the key, 0 if the text is no address that a client can have */
+
+static ngx_int_t
+ngx_http_ratelimit_api_parse_inet6(ngx_str_t *text,
+    ngx_http_ratelimit_key_e kind, ngx_int_t bits, u_char *address)
+{
+    if (ngx_inet6_addr(text->data, text->len, address) != NGX_OK) {
+        return 0;
+    }
+
+    if (kind == NGX_HTTP_RATELIMIT_KEY_ADDRESS) {
+        return bits == 128 ? 16 : 0;
+    }
+
+    return ngx_http_ratelimit_cut_inet6(address, bits);
+}
+
+#endif
+
+
+ngx_int_t
+ngx_http_ratelimit_api_format_key(ngx_pool_t *pool, ngx_str_t *key,
+    ngx_http_ratelimit_key_e kind, ngx_str_t *text)
+{
+    *text = *key;
+
+    if (kind == NGX_HTTP_RATELIMIT_KEY_TEXT
+        || (key->len != 4 && key->len != 16))
+    {
+        return NGX_OK;
+    }
+
+    text->data = ngx_pnalloc(pool, NGX_SOCKADDR_STRLEN);
+    if (text->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    text->len = ngx_inet_ntop(key->len == 4 ? AF_INET : AF_INET6, key->data,
+                              text->data, NGX_SOCKADDR_STRLEN);
+    return NGX_OK;
+}

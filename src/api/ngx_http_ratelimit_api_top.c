@@ -1,0 +1,124 @@
+
+/*
+ * The keys that are refused most, as JSON.
+ */
+
+
+#include "api/ngx_http_ratelimit_api.h"
+
+
+static void ngx_http_ratelimit_api_top_entry(ngx_http_ratelimit_text_t *text,
+    ngx_http_ratelimit_zone_t *zone, ratelimit_top_entry_t *entry);
+static ngx_http_ratelimit_use_t *ngx_http_ratelimit_api_find_use(
+    ngx_http_ratelimit_zone_t *zone, ngx_uint_t cell);
+
+
+void
+ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
+    ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_uint_t              i, n;
+    ratelimit_top_entry_t  *entry;
+
+    n = 0;
+    entry = NULL;
+
+    if (zone->top_zone != NULL) {
+        entry = ngx_http_ratelimit_top_read(zone, text->pool, &n);
+
+        if (entry == NULL) {
+            text->failed = 1;
+            return;
+        }
+    }
+
+    ngx_http_ratelimit_json_open(text, '{');
+    ngx_http_ratelimit_json_name(text, "zone");
+    ngx_http_ratelimit_json_string(text, &zone->name);
+    ngx_http_ratelimit_json_name(text, "top");
+    ngx_http_ratelimit_json_open(text, '[');
+
+    for (i = 0; i < n; i++) {
+        ngx_http_ratelimit_api_top_entry(text, zone, &entry[i]);
+    }
+
+    ngx_http_ratelimit_json_close(text, ']');
+    ngx_http_ratelimit_json_close(text, '}');
+}
+
+
+static void
+ngx_http_ratelimit_api_top_entry(ngx_http_ratelimit_text_t *text,
+    ngx_http_ratelimit_zone_t *zone, ratelimit_top_entry_t *entry)
+{
+    ngx_str_t                  key, shown;
+    ngx_uint_t                 i;
+    ngx_http_ratelimit_use_t  *use;
+
+    use = ngx_http_ratelimit_api_find_use(zone, entry->limit);
+
+    /* it has left the configuration */
+
+    if (use == NULL) {
+        return;
+    }
+
+    key.data = entry->text;
+    key.len = ngx_min(entry->len, RATELIMIT_TOP_TEXT);
+
+    /* text is not cut in the midst of a character, which has up to 4 bytes */
+
+    for (i = 0; i < 4 && entry->len > RATELIMIT_TOP_TEXT; i++) {
+        if (ratelimit_is_utf8(key.data, RATELIMIT_TOP_TEXT - i)) {
+            key.len = RATELIMIT_TOP_TEXT - i;
+            break;
+        }
+    }
+
+    if (ngx_http_ratelimit_api_format_key(text->pool, &key, use->key, &shown)
+        != NGX_OK)
+    {
+        text->failed = 1;
+        return;
+    }
+
+    ngx_http_ratelimit_json_open(text, '{');
+    ngx_http_ratelimit_json_name(text, "key");
+    ngx_http_ratelimit_json_string(text, &shown);
+
+    /* the rest is not known */
+
+    if (entry->len > RATELIMIT_TOP_TEXT) {
+        ngx_http_ratelimit_json_name(text, "cut");
+        ngx_http_ratelimit_json_literal(text, "true");
+    }
+
+    ngx_http_ratelimit_json_name(text, "name");
+    ngx_http_ratelimit_json_string(text, &use->name);
+    ngx_http_ratelimit_json_name(text, "refused");
+    ngx_http_ratelimit_json_number(text, (entry->count + RATELIMIT_TOP_ONE / 2)
+                                         / RATELIMIT_TOP_ONE);
+    ngx_http_ratelimit_json_name(text, "error");
+    ngx_http_ratelimit_json_number(text, (entry->error + RATELIMIT_TOP_ONE / 2)
+                                         / RATELIMIT_TOP_ONE);
+    ngx_http_ratelimit_json_close(text, '}');
+}
+
+
+static ngx_http_ratelimit_use_t *
+ngx_http_ratelimit_api_find_use(ngx_http_ratelimit_zone_t *zone,
+    ngx_uint_t cell)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_tally_t  *tally;
+
+    tally = zone->tallies.elts;
+
+    for (i = 0; i < zone->tallies.nelts; i++) {
+        if (tally[i].use->cell / sizeof(ngx_http_ratelimit_counts_t) == cell) {
+            return tally[i].use;
+        }
+    }
+
+    return NULL;
+}
