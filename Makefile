@@ -38,6 +38,11 @@ NGINX_H = $(NGINX_DIR)/src/core/nginx.h
 HIREDIS = $(wildcard /usr/include/hiredis/async.h \
     build/hiredis/lib/libhiredis.a)
 
+# libyaml: of the system, or "no"
+RATELIMIT_YAML ?=
+YAML_H = /usr/include/yaml.h
+export RATELIMIT_YAML
+
 # what nginx is built with when it is built here
 NGINX_OPTIONS = --with-compat --with-debug --with-threads --with-pcre-jit \
     --with-http_ssl_module --with-http_v2_module --with-http_realip_module \
@@ -115,6 +120,8 @@ $(OUT)/settings: force
 	@new='$(NGINX_DIR) $(ADD)=$(CURDIR) $(CC) $(CFLAGS) $(LDFLAGS)'; \
 	new+=' $(NGINX_OPTIONS) $(origin RATELIMIT_HIREDIS)'; \
 	new+=' $(or $(RATELIMIT_HIREDIS),$(HIREDIS))'; \
+	new+=' yaml=$(RATELIMIT_YAML)'; \
+	new+=' $(if $(RATELIMIT_YAML),,$(wildcard $(YAML_H)))'; \
 	new+=' $(SOURCES)'; \
 	[ "$$new" = "$$(cat $@ 2> /dev/null)" ] || echo "$$new" > $@
 
@@ -229,8 +236,8 @@ fuzz:  ## look for inputs that break the core (FUZZ_TIME=60)
 	    mkdir -p $(OUT)/fuzz/found/$$f; \
 	    clang -std=gnu99 -O1 -g -Isrc -fno-sanitize-recover=all \
 	        -fsanitize=fuzzer,address,undefined -o $(OUT)/fuzz/$$f \
-	        t/fuzz/$$f.c src/core/ratelimit_*.c \
-	        src/redis/ratelimit_{url,cluster}.c; \
+	        t/fuzz/$$f.c src/{core,domain}/ratelimit_*.c \
+	        src/redis/ratelimit_{url,cluster}.c -lyaml; \
 	    $(OUT)/fuzz/$$f -max_total_time=$(FUZZ_TIME) -max_len=2048 \
 	        -artifact_prefix=$(OUT)/fuzz/ -print_final_stats=1 \
 	        $(OUT)/fuzz/found/$$f t/fuzz/corpus/$$f; \

@@ -39,6 +39,13 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       0,
       NULL },
 
+    { ngx_string("ratelimit_rules"),
+      NGX_HTTP_MAIN_CONF|NGX_CONF_1MORE,
+      ngx_http_ratelimit_set_rules,
+      NGX_HTTP_MAIN_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("ratelimit_redis"),
       NGX_HTTP_MAIN_CONF|NGX_CONF_2MORE,
       ngx_http_ratelimit_set_redis,

@@ -20,10 +20,11 @@ my %MAY = (
     store => [qw(core table store)],
     redis => [qw(core table store redis)],
     elastic => [qw(core store elastic)],
-    conf => [qw(core table store redis elastic conf)],
-    http => [qw(core store elastic conf http)],
-    api => [qw(core store elastic conf http api)],
-    module => [qw(core store elastic conf http api)],
+    domain => [qw(domain)],
+    conf => [qw(core table store redis elastic domain conf)],
+    http => [qw(core store elastic domain conf http)],
+    api => [qw(core store elastic domain conf http api)],
+    module => [qw(core store elastic domain conf http api)],
 );
 
 # pure C: no header of nginx, whatever the folder
@@ -38,6 +39,7 @@ my $system = qr/^<(?:sys\/)?[a-z]+\.h>$/;
 # headers that one file alone may include
 
 my %ONLY = (
+    '<yaml.h>' => 'src/domain/ratelimit_domain_load.h',
     '<pthread.h>' => 'src/table/ratelimit_lock.c',
     '<hiredis/async.h>' => 'src/redis/ngx_http_ratelimit_redis_connection.h',
     '<hiredis/hiredis.h>' => 'src/redis/ngx_http_ratelimit_redis_connection.h',

@@ -504,6 +504,7 @@ sub check_conf {
     mkdir "$dir/logs";
     spew("$dir/nginx.conf", $conf);
     spew("$dir/$_", "secret\n") for $conf =~ /password_file=(\w+\.pw)\b/g;
+    symlink(getcwd() . '/docs/examples/rules', "$dir/rules");
     spew("$dir/$_", slurp("$made->{dir}/ca." . (/key$/ ? 'key' : 'pem')))
         for $conf =~ /\bssl_(?:ca|certificate|certificate_key)=([\w.-]+)/g;
 
@@ -526,7 +527,7 @@ sub level {
 
     return 'main' if $code =~ /^http \{/m;
     return 'http' if $code =~ /^(?:server|upstream|map|geo) /m
-                     || $code =~ /^(?:\w+_zone|\w+_redis|log_format) /m;
+                     || $code =~ /^(?:\w+_zone|\w+_redis|\w+_rules|log_format) /m;
     return 'server' if $code =~ /^location /m;
     return 'location';
 }

@@ -57,6 +57,10 @@ subtest 'redis-sentinel.conf' => \&redis_sentinel;
 subtest 'redis-tls.conf' => \&redis_tls;
 subtest 'redis-cluster.conf' => \&redis_cluster;
 
+# those of other pages are run by their tests
+
+$run{$_} = 1 for Page::slurp('docs/service.md') =~ /\]\(examples\/(\S+\.conf)\)/g;
+
 is_deeply([sort keys %run], [sort(map { s{.*/}{}r } glob 'docs/examples/*.conf')],
           'all examples were run');
 

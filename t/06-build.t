@@ -24,7 +24,7 @@ my $tls = 'ratelimit_redis main rediss://127.0.0.1;';
 
 # of the make that runs the tests
 delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS LDFLAGS
-               RATELIMIT_HIREDIS)};
+               RATELIMIT_HIREDIS RATELIMIT_YAML)};
 
 $ENV{PATH} .= ':/usr/sbin:/sbin';
 $ENV{LC_ALL} = 'C';
@@ -123,6 +123,31 @@ subtest 'without hiredis' => sub {
     limits($module, '');
 };
 
+subtest 'without libyaml' => sub {
+    my $text = builds('make BUILD=build/without RATELIMIT_YAML=no',
+                      'without rule files');
+    my $module = "$build/without/$so";
+
+    like($text, qr/^configuring.*^ +without rule files$/ms, 'told so')
+        if $text =~ /^configuring/m;
+
+    is(join('', grep { /\byaml_/ } `nm -D $module`), '',
+       'nothing of libyaml is needed');
+
+    my $error = refuses('nginx', $module, 'ratelimit_rules a.yaml zone=x:1m;');
+
+    like($error, qr/"ratelimit_rules" directive needs a module that was built with libyaml/,
+         'the directive says so');
+
+    $error = refuses('nginx', $module, 'server { location / { ratelimit rules=a '
+                              . 'descriptor=k:v; } }');
+
+    like($error, qr/unknown domain "a" in "ratelimit" directive/,
+         'and there is no domain for a limit');
+
+    limits($module, '');
+};
+
 subtest 'hiredis of make deps' => sub {
     my $own = "$copy/build/hiredis";
 
@@ -201,11 +226,11 @@ subtest 'what is missing is named' => sub {
     like($text, qr{no hiredis in\s+/nonexistent: .*include/hiredis/async.h},
          'told so');
 
-    # a compiler that knows no hiredis
+    # a compiler that knows neither hiredis nor libyaml
 
     spew("$build/none/cc", <<'END');
 #!/bin/sh
-case "$*" in *-lhiredis*) exit 1 ;; esac
+case "$*" in *-lhiredis*|*-lyaml*) exit 1 ;; esac
 exec gcc "$@"
 END
     chmod(0755, "$build/none/cc");
@@ -216,6 +241,8 @@ END
     is($rc, 0, 'without any hiredis there is a module');
     like($text, qr/without Redis.* no hiredis.*install libhiredis-dev/s,
          'told what to install');
+    like($text, qr/without rule files.* no libyaml.*install libyaml-dev/s,
+         'for rule files, too');
 
     remove_tree("$build/none");
 };

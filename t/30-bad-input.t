@@ -287,7 +287,7 @@ subtest 'ratelimit_zone' => sub {
 subtest 'ratelimit' => sub {
     my $d = 'ratelimit';
     my $bad = sub { bad('location', "$d $_[0];", @_) };
-    my $parameters = must_be(qw(zone= key= rate= name= soft= elastic= burst=
+    my $parameters = must_be(qw(zone= rules= descriptor= key= rate= name= soft= elastic= burst=
                                 delay= nodelay cost= if= count= rejected=
                                 after_auth));
 

@@ -19,7 +19,7 @@ my @flags = (qw(-std=gnu99 -O1 -g -Wall -Wextra -Werror -Isrc
                 -fno-sanitize-recover=all -fno-omit-frame-pointer),
              '-fsanitize=address,undefined');
 
-my @sources = (glob('src/core/ratelimit_*.c'),
+my @sources = (glob('src/{core,domain}/ratelimit_*.c'),
                glob('src/redis/ratelimit_{url,cluster}.c'));
 my @drivers = map { m{([^/]+)\.c$} } glob('t/fuzz/ratelimit_*.c');
 
@@ -48,7 +48,7 @@ sub replay {
     cmp_ok(scalar @inputs, '>=', 10, 'there are inputs');
 
     return if !ok(command($cc, @flags, '-o', $exe, "t/fuzz/$driver.c",
-                          @objects), 'builds');
+                          @objects, '-lyaml'), 'builds');
 
     my $said = qx(./$exe @inputs 2>&1);
     my $status = $?;

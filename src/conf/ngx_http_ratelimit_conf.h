@@ -16,6 +16,7 @@
 #include "core/ratelimit_parse.h"
 #include "store/ngx_http_ratelimit_store.h"
 #include "elastic/ngx_http_ratelimit_elastic.h"
+#include "domain/ratelimit_domain.h"
 
 
 #define NGX_HTTP_RATELIMIT_HEADERS_OFF    0x0001
@@ -70,9 +71,19 @@ typedef struct {
     ratelimit_rule_t               *rules;
     ratelimit_rule_t               *elastic;  /* with more room, or NULL */
     ngx_uint_t                      nrules;
+    const ratelimit_descriptor_t   *descriptor;  /* of a rule file, or NULL */
+    ngx_str_t                       quoted_name;  /* "ip", ready to be sent */
     ngx_str_t                       policy;   /* "ip";q=50;w=60 */
     const char                     *reason;   /* why the text is invalid */
 } ngx_http_ratelimit_rules_t;
+
+
+/* KEY:VALUE of descriptor= */
+
+typedef struct {
+    ngx_str_t                       key;
+    ngx_http_ratelimit_expr_t       value;
+} ngx_http_ratelimit_entry_t;
 
 
 /* one "ratelimit" */
@@ -90,10 +101,14 @@ struct ngx_http_ratelimit_limit_s {
     ngx_rbtree_node_t               sentinel;
     ngx_uint_t                      ncached;
 
-    ngx_str_t                       quoted_name;  /* "ip", ready to be sent */
+    const ratelimit_descriptor_t   *domain;   /* rules=; NULL: zone= */
+    ngx_uint_t                      match;    /* of those of the set */
 
     /* as configured */
     ngx_str_t                       zone;
+    ngx_str_t                       domain_name;
+    ngx_array_t                    *entries;  /* ngx_http_ratelimit_entry_t, of
+                                                 descriptor= */
     ngx_http_ratelimit_rates_t      rates;
     uint64_t                        soft;     /* per cent */
     uint64_t                        elastic;  /* per cent */
@@ -117,6 +132,7 @@ typedef struct {
     ngx_array_t                     limits;   /* ngx_http_ratelimit_limit_t */
     ngx_uint_t                      nrules_before;  /* at most */
     ngx_uint_t                      nrules_after;
+    ngx_uint_t                      nmatches; /* limits that have rules= */
     ngx_uint_t                      stages;
     ngx_uint_t                      simple;   /* each limit has a variable as
                                                  its key, rates that are known,
@@ -124,6 +140,24 @@ typedef struct {
     ngx_str_t                       name;     /* of limits that count apart */
     ngx_http_core_srv_conf_t       *server;   /* the name is this server's */
 } ngx_http_ratelimit_set_t;
+
+
+/* a limit of a rule file, and a domain: the data of their descriptors */
+
+typedef struct {
+    ngx_http_ratelimit_use_t        use;
+    ratelimit_rule_t                rule;
+    ngx_http_ratelimit_rules_t      rates;
+} ngx_http_ratelimit_descriptor_t;
+
+typedef struct {
+    ngx_http_ratelimit_zone_t      *zone;
+    ngx_conf_file_t                 origin;   /* where errors are reported */
+    ngx_uint_t                      used;     /* by a limit */
+    ngx_uint_t                      max_rules;  /* as ...use_t's */
+    ngx_uint_t                      reserved;
+    ngx_http_ratelimit_hold_e       refusals_hold;
+} ngx_http_ratelimit_domain_t;
 
 
 /* an expression whose variables are checked when all have been declared */
@@ -141,6 +175,7 @@ typedef struct {
     ngx_array_t                     expr_checks;
                                         /* ngx_http_ratelimit_expr_check_t */
     ngx_array_t                     redis;    /* ngx_http_ratelimit_redis_t * */
+    ratelimit_domains_t             domains;  /* of all "ratelimit_rules" */
     ngx_uint_t                      stages;   /* of all sets */
     ngx_uint_t                      error_pages;  /* a location has some */
     ngx_uint_t                      statuses; /* a limit counts by them */
@@ -254,6 +289,8 @@ extern ngx_conf_num_bounds_t  ngx_http_ratelimit_ipv6_prefix_bounds;
 
 char *ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
 char *ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf);
+char *ngx_http_ratelimit_set_rules(ngx_conf_t *cf, ngx_command_t *cmd,
+    void *conf);
 char *ngx_http_ratelimit_set_redis(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
 char *ngx_http_ratelimit_set_elastic(ngx_conf_t *cf, ngx_command_t *cmd,
@@ -280,10 +317,32 @@ ngx_int_t ngx_http_ratelimit_resolve(ngx_conf_t *cf);
 ngx_int_t ngx_http_ratelimit_resolve_rates(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
 ngx_int_t ngx_http_ratelimit_resolve_redis(ngx_conf_t *cf);
+ngx_int_t ngx_http_ratelimit_resolve_domains(ngx_conf_t *cf);
 ngx_int_t ngx_http_ratelimit_resolve_elastic(ngx_conf_t *cf);
 
 
+/* ngx_http_ratelimit_conf_domain.c */
+
+/* sets the zone of a limit that has rules=; logs errors */
+ngx_int_t ngx_http_ratelimit_resolve_domain(ngx_conf_t *cf,
+    ngx_http_ratelimit_limit_t *limit);
+
+/* a limit of a set that uses the domain */
+void ngx_http_ratelimit_domain_use(ngx_http_ratelimit_limit_t *limit);
+
+
 /* ngx_http_ratelimit_conf_zone.c */
+
+/*
+ * Declares the zone that the parameters from the first one on describe.  The
+ * key is NULL if its counters are those of rule files.  Logs errors.
+ */
+ngx_http_ratelimit_zone_t *ngx_http_ratelimit_zone_create(ngx_conf_t *cf,
+    ngx_uint_t first, ngx_str_t *key);
+ngx_uint_t ngx_http_ratelimit_is_zone_param(ngx_str_t *text);
+
+/* whether its counters are those of rule files */
+#define ngx_http_ratelimit_has_rules(zone)  ((zone)->key.value.data == NULL)
 
 ngx_http_ratelimit_zone_t *ngx_http_ratelimit_find_zone(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_str_t *name);
@@ -355,10 +414,10 @@ ngx_int_t ngx_http_ratelimit_redis_set_tls(ngx_conf_t *cf,
 
 /* ngx_http_ratelimit_conf_policy.c: what clients are shown of a limit */
 
-ngx_int_t ngx_http_ratelimit_make_quoted_name(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit);
+ngx_int_t ngx_http_ratelimit_make_quoted_name(ngx_pool_t *pool,
+    ngx_str_t *name, ngx_str_t *quoted);
 ngx_int_t ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t *rules);
+    ngx_http_ratelimit_rules_t *rules);
 
 
 /* ngx_http_ratelimit_conf_rules.c */

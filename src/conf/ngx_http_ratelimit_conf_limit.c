@@ -1,6 +1,7 @@
 
 /*
  * ratelimit zone=NAME [parameters];
+ * ratelimit rules=DOMAIN descriptor=KEY:VALUE,... [parameters];
  * ratelimit off;
  *
  * The zone may be declared further down, so what depends on it is resolved
@@ -16,10 +17,16 @@
 
 
 static ngx_int_t ngx_http_ratelimit_limit_check_word(ngx_conf_t *cf);
+static char *ngx_http_ratelimit_limit_check_rules(
+    ngx_http_ratelimit_limit_t *limit);
 static const char *ngx_http_ratelimit_limit_count(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_parse_status(ngx_str_t *text,
     ngx_uint_t *status);
+static const char *ngx_http_ratelimit_limit_descriptor(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+static ngx_int_t ngx_http_ratelimit_limit_part(ngx_conf_t *cf, u_char **text,
+    u_char *last, u_char separator, ngx_str_t *part);
 static const char *ngx_http_ratelimit_limit_delay(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_limit_nodelay(ngx_conf_t *cf,
@@ -42,6 +49,12 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
 
     { ngx_string("zone="), ngx_http_ratelimit_param_name,
       offsetof(ngx_http_ratelimit_limit_t, zone), 0, 0, 0, NULL },
+
+    { ngx_string("rules="), ngx_http_ratelimit_param_name,
+      offsetof(ngx_http_ratelimit_limit_t, domain_name), 0, 0, 0, NULL },
+
+    { ngx_string("descriptor="), ngx_http_ratelimit_limit_descriptor,
+      offsetof(ngx_http_ratelimit_limit_t, entries), 0, 0, 0, NULL },
 
     { ngx_string("key="), ngx_http_ratelimit_param_expr,
       offsetof(ngx_http_ratelimit_limit_t, key), 0, 0, 0, NULL },
@@ -135,10 +148,45 @@ ngx_http_ratelimit(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
+    if (limit->domain_name.len || limit->entries != NULL) {
+        return ngx_http_ratelimit_limit_check_rules(limit);
+    }
+
     if (limit->zone.len == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"%V\" must have \"zone\" parameter", &cmd->name);
         return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
+}
+
+
+/* the key and what is allowed are those of the rule file */
+
+static char *
+ngx_http_ratelimit_limit_check_rules(ngx_http_ratelimit_limit_t *limit)
+{
+    if (limit->domain_name.len == 0) {
+        return "must have \"rules\" parameter beside \"descriptor\"";
+    }
+
+    if (limit->entries == NULL) {
+        return "must have \"descriptor\" parameter beside \"rules\"";
+    }
+
+    if (limit->zone.len || limit->key.value != NULL || limit->use.name.len
+        || limit->rates.list.nelts || limit->rates.variable != NULL)
+    {
+        return "must not have \"zone\", \"key\", \"rate\" or \"name\" "
+               "parameters beside \"rules\"";
+    }
+
+    if (limit->soft || limit->elastic || limit->burst || limit->delay.len
+        || limit->free)
+    {
+        return "must not have \"soft\", \"elastic\", \"burst\", \"delay\" or "
+               "\"nodelay\" parameters beside \"rules\"";
     }
 
     return NGX_CONF_OK;
@@ -250,6 +298,93 @@ ngx_http_ratelimit_parse_status(ngx_str_t *text, ngx_uint_t *status)
     *status = n;
 
     return NULL;
+}
+
+
+/* descriptor=KEY:VALUE,KEY:VALUE; a backslash takes a byte as it is */
+
+static const char *
+ngx_http_ratelimit_limit_descriptor(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
+{
+    ngx_array_t  **entries = field;
+
+    u_char                      *p, *last;
+    ngx_str_t                    text;
+    const char                  *reason;
+    ngx_http_ratelimit_entry_t  *entry;
+
+    *entries = ngx_array_create(cf->pool, 2,
+                                sizeof(ngx_http_ratelimit_entry_t));
+    if (*entries == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    p = value->data;
+    last = p + value->len;
+
+    do {
+        entry = ngx_array_push(*entries);
+        if (entry == NULL) {
+            return NGX_CONF_ERROR;
+        }
+
+        ngx_memzero(entry, sizeof(ngx_http_ratelimit_entry_t));
+
+        if (ngx_http_ratelimit_limit_part(cf, &p, last, ':', &entry->key)
+            != NGX_OK
+            || ngx_http_ratelimit_limit_part(cf, &p, last, ',', &text)
+               != NGX_OK)
+        {
+            return NGX_CONF_ERROR;
+        }
+
+        if (entry->key.len == 0 || text.len == 0) {
+            return "must be \"KEY:VALUE,KEY:VALUE...\"";
+        }
+
+        reason = ngx_http_ratelimit_param_expr(cf, param, &text,
+                                               &entry->value);
+        if (reason != NULL) {
+            return reason;
+        }
+
+    } while (p <= last);
+
+    return NULL;
+}
+
+
+/* what is before the separator, or the end; the text goes on behind it */
+
+static ngx_int_t
+ngx_http_ratelimit_limit_part(ngx_conf_t *cf, u_char **text, u_char *last,
+    u_char separator, ngx_str_t *part)
+{
+    u_char  *p, *to;
+
+    /* with a zero at its end, as an expression has */
+
+    to = ngx_pnalloc(cf->pool, ngx_max(last - *text, 0) + 1);
+    if (to == NULL) {
+        return NGX_ERROR;
+    }
+
+    part->data = to;
+
+    for (p = *text; p < last && *p != separator && *p != ','; p++) {
+        if (*p == '\\' && p + 1 < last) {
+            p++;
+        }
+
+        *to++ = *p;
+    }
+
+    *to = '\0';
+    part->len = (p < last && *p != separator) ? 0 : to - part->data;
+    *text = p + 1;
+
+    return NGX_OK;
 }
 
 

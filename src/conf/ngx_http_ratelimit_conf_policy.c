@@ -9,23 +9,18 @@
 
 
 /*
- * Called while use.name is as configured: the default name, which keeps
- * counters apart, is not shown.  Bytes that are not printable ASCII are
- * percent-encoded, so that the string is the same one in fields and in JSON.
+ * Bytes that are not printable ASCII are percent-encoded, so that the string is
+ * the same one in fields and in JSON.
  */
 
 ngx_int_t
-ngx_http_ratelimit_make_quoted_name(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit)
+ngx_http_ratelimit_make_quoted_name(ngx_pool_t *pool, ngx_str_t *name,
+    ngx_str_t *quoted)
 {
     u_char      *p, ch;
-    ngx_str_t   *name, *quoted;
     ngx_uint_t   i;
 
-    name = limit->use.name.len ? &limit->use.name : &limit->use.zone->name;
-    quoted = &limit->quoted_name;
-
-    p = ngx_pnalloc(cf->pool, sizeof("\"\"") - 1 + name->len * 3);
+    p = ngx_pnalloc(pool, sizeof("\"\"") - 1 + name->len * 3);
     if (p == NULL) {
         return NGX_ERROR;
     }
@@ -59,7 +54,7 @@ ngx_http_ratelimit_make_quoted_name(ngx_conf_t *cf,
 
 ngx_int_t
 ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
-    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_rules_t *rules)
+    ngx_http_ratelimit_rules_t *rules)
 {
     u_char            *p;
     size_t             len;
@@ -67,7 +62,7 @@ ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
     ngx_uint_t         i;
     ratelimit_rule_t  *rule;
 
-    len = limit->quoted_name.len + sizeof(", ;q=;w=") - 1 + 2 * NGX_INT64_LEN;
+    len = rules->quoted_name.len + sizeof(", ;q=;w=") - 1 + 2 * NGX_INT64_LEN;
 
     p = ngx_pnalloc(pool, rules->nrules * len);
     if (p == NULL) {
@@ -78,10 +73,12 @@ ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
     rule = rules->rules;
 
     for (i = 0; i < rules->nrules; i++) {
-        window = rule[i].capacity * rule[i].period / rule[i].limit;
+        window = (rule[i].capacity == rule[i].limit || rule[i].capacity == 0)
+                 ? rule[i].period
+                 : rule[i].capacity * rule[i].period / rule[i].limit;
 
         p = ngx_sprintf(p, "%s%V;q=%uL;w=%uL", i ? ", " : "",
-                        &limit->quoted_name, rule[i].capacity,
+                        &rules->quoted_name, rule[i].capacity,
                         ngx_http_ratelimit_seconds(window));
     }
 

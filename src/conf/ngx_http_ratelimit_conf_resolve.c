@@ -36,6 +36,8 @@ static ngx_int_t ngx_http_ratelimit_compare_limits(const void *one,
     const void *two);
 static ngx_int_t ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
+static ngx_int_t ngx_http_ratelimit_resolve_own(ngx_conf_t *cf,
+    ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_label(ngx_conf_t *cf,
@@ -98,6 +100,10 @@ ngx_http_ratelimit_resolve_all(ngx_conf_t *cf)
         if (ngx_http_ratelimit_resolve_set(cf, sets[i]) != NGX_OK) {
             return NGX_ERROR;
         }
+    }
+
+    if (ngx_http_ratelimit_resolve_domains(cf) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     ngx_http_ratelimit_warn_unused(cf, rmcf);
@@ -180,8 +186,10 @@ ngx_http_ratelimit_warn_unused(ngx_conf_t *cf,
         cf->conf_file = &origin;
 
         ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
-                           "zone \"%V\" of \"ratelimit_zone\" is used by no "
-                           "\"ratelimit\"", &zones[i]->name);
+                           "zone \"%V\" of \"%s\" is used by no "
+                           "\"ratelimit\"", &zones[i]->name,
+                           ngx_http_ratelimit_has_rules(zones[i])
+                           ? "ratelimit_rules" : "ratelimit_zone");
     }
 }
 
@@ -229,7 +237,7 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
     for (i = 0; i < set->limits.nelts; i++) {
 
         n = limits[i].rules.nrules ? limits[i].rules.nrules
-                                   : NGX_HTTP_RATELIMIT_MAX_RATES;
+            : limits[i].domain ? 1 : NGX_HTTP_RATELIMIT_MAX_RATES;
 
         if (limits[i].stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) {
             set->nrules_after += n;
@@ -254,6 +262,10 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 
     for (i = 0; i < set->limits.nelts; i++) {
         limits[i].use.max_rules = n;
+
+        if (limits[i].domain != NULL) {
+            ngx_http_ratelimit_domain_use(&limits[i]);
+        }
     }
 
     return NGX_OK;
@@ -266,6 +278,7 @@ static ngx_uint_t
 ngx_http_ratelimit_is_simple(ngx_http_ratelimit_limit_t *limit)
 {
     return limit->stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH
+           && limit->domain == NULL
            && limit->key.index != NGX_ERROR
            && limit->filter.value == NULL
            && limit->cost.value == NULL
@@ -348,13 +361,17 @@ ngx_http_ratelimit_compare_limits(const void *one, const void *two)
 }
 
 
-/* as they are configured */
+/* as they are configured; those of rules in files are others each */
 
 static ngx_int_t
 ngx_http_ratelimit_compare_keys(const ngx_http_ratelimit_limit_t *a,
     const ngx_http_ratelimit_limit_t *b)
 {
     const ngx_str_t  *left, *right;
+
+    if (a->domain != NULL || b->domain != NULL) {
+        return (a->order > b->order) - (a->order < b->order);
+    }
 
     left = a->key.value ? &a->key.value->value : &a->use.zone->key.value;
     right = b->key.value ? &b->key.value->value : &b->use.zone->key.value;
@@ -369,9 +386,57 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 {
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    if (ngx_http_ratelimit_make_quoted_name(cf, limit) != NGX_OK
-        || ngx_http_ratelimit_resolve_label(cf, limit) != NGX_OK)
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
+    if (limit->domain == NULL
+        && ngx_http_ratelimit_resolve_own(cf, set, limit) != NGX_OK)
     {
+        return NGX_ERROR;
+    }
+
+    if (limit->statuses != NULL) {
+        limit->use.reserved = 1;
+        rmcf->statuses = 1;
+    }
+
+    if (limit->elastic && rmcf->elastic == NULL) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "parameter \"elastic\" in \"ratelimit\" directive "
+                           "needs \"ratelimit_elastic\"");
+        return NGX_ERROR;
+    }
+
+    limit->use.refusals_hold = ngx_http_ratelimit_find_refusals_hold(rmcf, set,
+                                                                     limit);
+
+    if (limit->domain != NULL) {
+        limit->match = set->nmatches++;
+        return NGX_OK;
+    }
+
+    return ngx_http_ratelimit_store_use(cf, &limit->use);
+}
+
+
+/* what a limit has that is not in a rule file */
+
+static ngx_int_t
+ngx_http_ratelimit_resolve_own(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
+    ngx_http_ratelimit_limit_t *limit)
+{
+    /* the default name, which keeps counters apart, is not shown */
+
+    if (ngx_http_ratelimit_make_quoted_name(cf->pool,
+                                            limit->use.name.len
+                                            ? &limit->use.name
+                                            : &limit->use.zone->name,
+                                            &limit->rules.quoted_name)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_ratelimit_resolve_label(cf, limit) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -404,24 +469,7 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
                                                             : "delay");
     }
 
-    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
-
-    if (limit->statuses != NULL) {
-        limit->use.reserved = 1;
-        rmcf->statuses = 1;
-    }
-
-    if (limit->elastic && rmcf->elastic == NULL) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "parameter \"elastic\" in \"ratelimit\" directive "
-                           "needs \"ratelimit_elastic\"");
-        return NGX_ERROR;
-    }
-
-    limit->use.refusals_hold = ngx_http_ratelimit_find_refusals_hold(rmcf, set,
-                                                                     limit);
-
-    return ngx_http_ratelimit_store_use(cf, &limit->use);
+    return NGX_OK;
 }
 
 
@@ -434,11 +482,26 @@ ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
+    limit->order = limit - (ngx_http_ratelimit_limit_t *) set->limits.elts;
+
+    if (limit->domain_name.len) {
+        return ngx_http_ratelimit_resolve_domain(cf, limit);
+    }
+
     zone = ngx_http_ratelimit_find_zone(rmcf, &limit->zone);
 
     if (zone == NULL) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "unknown zone \"%V\" in \"ratelimit\" directive",
+                           &limit->zone);
+        return NGX_ERROR;
+    }
+
+    if (ngx_http_ratelimit_has_rules(zone)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "zone \"%V\" in \"ratelimit\" directive has the "
+                           "limits of rule files, which are used by "
+                           "\"rules=DOMAIN descriptor=KEY:VALUE,...\"",
                            &limit->zone);
         return NGX_ERROR;
     }
@@ -464,7 +527,6 @@ ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     }
 
     limit->use.zone = zone;
-    limit->order = limit - (ngx_http_ratelimit_limit_t *) set->limits.elts;
 
     return NGX_OK;
 }
@@ -559,7 +621,7 @@ ngx_http_ratelimit_check_duplicate(ngx_conf_t *cf,
 
     for (other = set->limits.elts; other < limit; other++) {
 
-        if (other->use.zone != limit->use.zone
+        if (other->domain != NULL || other->use.zone != limit->use.zone
             || other->use.name.len != limit->use.name.len
             || ngx_strncmp(other->use.name.data, limit->use.name.data,
                            limit->use.name.len)

@@ -94,7 +94,7 @@ ngx_http_ratelimit_resolve_fixed(ngx_conf_t *cf,
         return NGX_ERROR;
     }
 
-    return ngx_http_ratelimit_make_policy(cf->pool, limit, rules);
+    return ngx_http_ratelimit_make_policy(cf->pool, rules);
 }
 
 
@@ -195,10 +195,12 @@ const char *
 ngx_http_ratelimit_make_rule(ngx_http_ratelimit_limit_t *limit,
     ratelimit_rate_t *rate, ratelimit_rule_t *rule)
 {
-    uint64_t                    most, waiting;
-    ngx_http_ratelimit_zone_t  *zone;
+    uint64_t                      most, waiting, product;
+    ngx_http_ratelimit_zone_t    *zone;
+    const ratelimit_algorithm_t  *algorithm;
 
     zone = limit->use.zone;
+    algorithm = ngx_http_ratelimit_traits(zone);
 
     ngx_memzero(rule, sizeof(ratelimit_rule_t));
 
@@ -207,7 +209,7 @@ ngx_http_ratelimit_make_rule(ngx_http_ratelimit_limit_t *limit,
     rule->capacity = rate->limit;
     rule->wait = limit->wait;
 
-    if (ngx_http_ratelimit_traits(zone)->takes & RATELIMIT_TAKES_BURST) {
+    if (algorithm->takes & RATELIMIT_TAKES_BURST) {
         rule->capacity = limit->burst + 1;
         rule->free = limit->free;
 
@@ -222,10 +224,16 @@ ngx_http_ratelimit_make_rule(ngx_http_ratelimit_limit_t *limit,
     most = rule->capacity * (100 + ngx_max(limit->soft, limit->elastic)) / 100;
     waiting = (rule->wait + rule->period - 1) / rule->period;
 
+    /* of an aligned window, which is counted alone, there is no product */
+
+    product = (algorithm->form == RATELIMIT_FORM_TIME_COUNT
+               && !algorithm->drips)
+              ? RATELIMIT_MAX_LIMIT
+              : (RATELIMIT_MAX_PRODUCT - 1) / rule->period;
+
     if (most > RATELIMIT_MAX_LIMIT
         || waiting > RATELIMIT_MAX_LIMIT / rule->limit
-        || ngx_max(most, rule->limit) + waiting * rule->limit
-           > (RATELIMIT_MAX_PRODUCT - 1) / rule->period)
+        || ngx_max(most, rule->limit) + waiting * rule->limit > product)
     {
         return "requests times period is too large";
     }
@@ -286,6 +294,7 @@ ngx_http_ratelimit_create_rules(ngx_http_request_t *r,
     }
 
     rules->limit = limit;
+    rules->quoted_name = limit->rules.quoted_name;
     rules->node.node.key = hash;
     rules->node.str.len = text->len;
     rules->node.str.data = (u_char *) &rules[1];
@@ -337,7 +346,7 @@ ngx_http_ratelimit_parse_rules(ngx_pool_t *pool,
         ngx_http_ratelimit_store_rule(&limit->use, &rules->rules[i]);
     }
 
-    return ngx_http_ratelimit_make_policy(pool, limit, rules);
+    return ngx_http_ratelimit_make_policy(pool, rules);
 }
 
 

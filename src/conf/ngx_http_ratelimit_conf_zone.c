@@ -35,7 +35,7 @@ static const char *ngx_http_ratelimit_zone_redis(ngx_conf_t *cf,
 static const char *ngx_http_ratelimit_zone_sync(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
-    ngx_http_ratelimit_zone_params_t *params);
+    ngx_http_ratelimit_zone_params_t *params, ngx_str_t *key);
 static ngx_int_t ngx_http_ratelimit_zone_set_shape(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_params_t *params);
 static ngx_int_t ngx_http_ratelimit_zone_declare(ngx_conf_t *cf,
@@ -99,46 +99,78 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
 char *
 ngx_http_ratelimit_zone(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
-    ngx_str_t                         *value;
-    ngx_http_ratelimit_zone_t         *zone;
-    ngx_http_ratelimit_zone_params_t   params;
+    ngx_str_t  *value;
 
     value = cf->args->elts;
+
+    if (value[1].len == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "invalid key \"%V\" in \"%V\" directive: "
+                           "must not be empty", &value[1], &value[0]);
+        return NGX_CONF_ERROR;
+    }
+
+    return ngx_http_ratelimit_zone_create(cf, 2, &value[1]) != NULL
+           ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
+ngx_http_ratelimit_zone_t *
+ngx_http_ratelimit_zone_create(ngx_conf_t *cf, ngx_uint_t first,
+    ngx_str_t *key)
+{
+    ngx_http_ratelimit_zone_t         *zone;
+    ngx_http_ratelimit_zone_params_t   params;
 
     ngx_memzero(&params, sizeof(ngx_http_ratelimit_zone_params_t));
 
     params.algorithm = RATELIMIT_SLIDING_WINDOW;
     params.top = NGX_HTTP_RATELIMIT_DEFAULT_TOP;
 
-    if (ngx_http_ratelimit_params(cf, 2, ngx_http_ratelimit_zone_params,
+    if (ngx_http_ratelimit_params(cf, first, ngx_http_ratelimit_zone_params,
                                   &params)
         != NGX_CONF_OK
-        || ngx_http_ratelimit_zone_check(cf, &params) != NGX_OK)
+        || ngx_http_ratelimit_zone_check(cf, &params, key) != NGX_OK)
     {
-        return NGX_CONF_ERROR;
+        return NULL;
     }
 
     zone = ngx_pcalloc(cf->pool, sizeof(ngx_http_ratelimit_zone_t));
     if (zone == NULL) {
-        return NGX_CONF_ERROR;
+        return NULL;
     }
 
     zone->name = params.name;
-    zone->key_text = value[1];
     zone->rates = params.rates.list;
     zone->rate = params.rates.variable;
     zone->fail = (ngx_http_ratelimit_fail_e) params.fail;
     zone->redis_name = params.redis;
     zone->top = params.top;
 
-    if (ngx_http_ratelimit_zone_set_shape(cf, zone, &params) != NGX_OK
-        || ngx_http_ratelimit_expr_compile(cf, &value[1], &zone->key) != NGX_OK
-        || ngx_http_ratelimit_zone_declare(cf, zone, params.size) != NGX_OK)
-    {
-        return NGX_CONF_ERROR;
+    if (key != NULL) {
+        zone->key_text = *key;
+
+    } else {
+        ngx_str_set(&zone->key_text, "descriptor");
     }
 
-    return NGX_CONF_OK;
+    if (ngx_http_ratelimit_zone_set_shape(cf, zone, &params) != NGX_OK
+        || (key != NULL
+            && ngx_http_ratelimit_expr_compile(cf, key, &zone->key) != NGX_OK)
+        || ngx_http_ratelimit_zone_declare(cf, zone, params.size) != NGX_OK)
+    {
+        return NULL;
+    }
+
+    return zone;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_is_zone_param(ngx_str_t *text)
+{
+    return ngx_http_ratelimit_find_param(ngx_http_ratelimit_zone_params, text)
+           != NULL;
 }
 
 
@@ -211,35 +243,33 @@ ngx_http_ratelimit_zone_sync(ngx_conf_t *cf,
 
 static ngx_int_t
 ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
-    ngx_http_ratelimit_zone_params_t *params)
+    ngx_http_ratelimit_zone_params_t *params, ngx_str_t *key)
 {
-    ngx_str_t                   *args;
-    ngx_http_ratelimit_param_t  *param;
+    ngx_str_t   *args;
+    ngx_uint_t   is_param;
 
     args = cf->args->elts;
-
-    if (args[1].len == 0) {
-        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           "invalid key \"%V\" in \"%V\" directive: "
-                           "must not be empty", &args[1], &args[0]);
-        return NGX_ERROR;
-    }
-
-    param = ngx_http_ratelimit_find_param(ngx_http_ratelimit_zone_params,
-                                          &args[1]);
+    is_param = (key != NULL && ngx_http_ratelimit_is_zone_param(key));
 
     if (params->name.len == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
-                           param ? "\"%V\" must have a key before \"%V\""
-                                 : "\"%V\" must have \"zone\" parameter",
-                           &args[0], &args[1]);
+                           is_param ? "\"%V\" must have a key before \"%V\""
+                                    : "\"%V\" must have \"zone\" parameter",
+                           &args[0], key);
         return NGX_ERROR;
     }
 
-    if (param != NULL) {
+    if (is_param) {
         ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
                            "\"%V\" has the key \"%V\", which looks like a "
-                           "parameter", &args[0], &args[1]);
+                           "parameter", &args[0], key);
+    }
+
+    if (key == NULL && (params->rates.list.nelts || params->rates.variable)) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "parameter \"rate\" is not for \"%V\", as the "
+                           "files say what is allowed", &args[0]);
+        return NGX_ERROR;
     }
 
     if (params->sync.len && params->redis.len == 0) {
@@ -257,7 +287,11 @@ static ngx_int_t
 ngx_http_ratelimit_zone_set_shape(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, ngx_http_ratelimit_zone_params_t *params)
 {
-    static const char  directive[] = "ratelimit_zone";
+    ngx_str_t   *args;
+    const char  *directive;
+
+    args = cf->args->elts;
+    directive = (char *) args[0].data;
 
     zone->shape.algorithm = (ratelimit_algorithm_e) params->algorithm;
     zone->capacity = params->capacity;

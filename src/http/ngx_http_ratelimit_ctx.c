@@ -149,7 +149,7 @@ ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx)
     for (i = ctx->first; i < ctx->nqueries; i++) {
         q = &ctx->queries[i];
 
-        if (q->rc != NGX_OK) {
+        if (q->rc != NGX_OK || q->n == 0) {
             continue;
         }
 
@@ -165,6 +165,11 @@ ngx_http_ratelimit_describe(ngx_http_ratelimit_ctx_t *ctx)
         }
 
         tightest = &q->items[k];
+
+        if (tightest->rule->capacity == 0) {
+            tightest->verdict.limit = 0;
+            tightest->verdict.remaining = 0;
+        }
 
         ctx->verdict = &tightest->verdict;
         ctx->tightest = &q->subjects[k];
@@ -205,7 +210,9 @@ ngx_http_ratelimit_has_figures(ngx_http_ratelimit_ctx_t *ctx)
     ngx_uint_t                   i;
     ngx_http_ratelimit_query_t  *q;
 
-    if (ctx->status != NGX_HTTP_RATELIMIT_FAILED_OPEN) {
+    if (ctx->status != NGX_HTTP_RATELIMIT_FAILED_OPEN
+        && ctx->status != NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN)
+    {
         return ctx->status >= NGX_HTTP_RATELIMIT_PASSED
                && ctx->status <= NGX_HTTP_RATELIMIT_REJECTED;
     }
@@ -213,7 +220,10 @@ ngx_http_ratelimit_has_figures(ngx_http_ratelimit_ctx_t *ctx)
     for (i = 0; i < ctx->nqueries; i++) {
         q = &ctx->queries[i];
 
-        if (q->allowed && q->failed < q->n) {
+        if (q->rc == NGX_OK && q->failed < q->n
+            && (q->allowed
+                || ctx->status == NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN))
+        {
             return 1;
         }
     }

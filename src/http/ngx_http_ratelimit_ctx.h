@@ -19,6 +19,24 @@
 #define NGX_HTTP_RATELIMIT_STAGES  2
 
 
+/* what a rule file says of a descriptor, of a request or of a call */
+
+typedef struct ngx_http_ratelimit_match_s  ngx_http_ratelimit_match_t;
+
+struct ngx_http_ratelimit_match_s {
+    ngx_http_ratelimit_rules_t      rates;    /* the data of its row; without a
+                                                 descriptor no rule applies */
+    ngx_http_ratelimit_use_t       *use;      /* NULL: there is no limit, or
+                                                 another one replaces it */
+    ngx_uint_t                      replaced;
+    ngx_http_ratelimit_match_t     *same;     /* that has the row of its
+                                                 counter, or NULL */
+    ngx_str_t                       key;
+    uint64_t                        cost;
+    ngx_uint_t                      row;      /* the caller's */
+};
+
+
 /* of a request or a subrequest; found again after internal redirects */
 
 typedef struct {
@@ -58,6 +76,7 @@ typedef struct {
     ngx_http_ratelimit_subject_t   *tightest; /* ..._describe() */
     ngx_msec_t                      decided;  /* when */
 
+    ngx_http_ratelimit_match_t     *matches;  /* of limits with rules= */
     ngx_http_core_loc_conf_t       *location; /* if checked */
     ngx_event_t                    *timer;    /* if delayed */
 
@@ -133,6 +152,46 @@ void ngx_http_ratelimit_forget_values(ngx_http_request_t *r, u_char *known);
 
 /* whether there is capacity to spare, for elastic= */
 ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);
+
+
+/* ngx_http_ratelimit_match.c: limits of rule files */
+
+/* what the rule files say of a location's limits, before these are added */
+ngx_int_t ngx_http_ratelimit_match_limits(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_uint_t stage);
+
+/* sets all of a match but its limit and cost */
+ngx_int_t ngx_http_ratelimit_match(ngx_http_ratelimit_match_t *match,
+    ratelimit_domains_t *domains, const ratelimit_descriptor_t *domain,
+    ratelimit_entry_t *entries, ngx_uint_t n, ngx_pool_t *pool);
+
+/*
+ * When all matches of a decision are known: limits that others replace do not
+ * apply, and a counter has one row, at all costs together.
+ */
+ngx_int_t ngx_http_ratelimit_match_all(ngx_http_ratelimit_match_t *matches,
+    ngx_uint_t n, ngx_pool_t *pool);
+
+/* returns how many rows there are then, as ..._query_add() does */
+ngx_uint_t ngx_http_ratelimit_match_add(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t n, ngx_http_ratelimit_match_t *match);
+
+
+/* ngx_http_ratelimit_lenient.c: limits that need not allow what passes */
+
+/*
+ * As ..._query_decide(), for limits in shadow mode and quota mode, too: what
+ * they refuse they are dropped for, and the others are asked again.
+ */
+ngx_int_t ngx_http_ratelimit_decide_lenient(ngx_http_ratelimit_query_t *q);
+
+/* goes on with a result that was waited for; NGX_AGAIN: it is waited again */
+ngx_int_t ngx_http_ratelimit_lenient_again(ngx_http_ratelimit_query_t *q,
+    ngx_int_t rc);
+
+/* a line in the log, the status and statistics of limits that were dropped */
+void ngx_http_ratelimit_lenient_done(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
 
 
 /* ngx_http_ratelimit_error_page.c */

@@ -37,6 +37,8 @@ static ngx_int_t ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_decide(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
     ngx_uint_t stage, ngx_http_ratelimit_kind_e kind);
+static ngx_int_t ngx_http_ratelimit_wait(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_http_ratelimit_kind_e kind);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_add_limits(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
     ngx_uint_t stage, ngx_http_ratelimit_kind_e kind);
@@ -47,6 +49,8 @@ static ratelimit_inline ngx_int_t ngx_http_ratelimit_add_limit(
 static ngx_int_t ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx);
 static void ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
+static ngx_int_t ngx_http_ratelimit_apply_any(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
 static ratelimit_inline ngx_int_t ngx_http_ratelimit_apply(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
     ngx_int_t rc, ngx_http_ratelimit_kind_e kind);
@@ -167,8 +171,7 @@ ngx_http_ratelimit_run(ngx_http_request_t *r,
 
         q = &ctx->queries[ctx->nqueries - 1];
 
-        return ngx_http_ratelimit_apply(ctx, q, q->rc,
-                                        NGX_HTTP_RATELIMIT_ANY_LIMITS);
+        return ngx_http_ratelimit_apply_any(ctx, q);
 
     } else if (ctx->refused || (ctx->stages & stage)) {
         return NGX_DECLINED;
@@ -290,10 +293,15 @@ ngx_http_ratelimit_decide(ngx_http_ratelimit_ctx_t *ctx,
 
     if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS) {
         ctx->described = 0;
+        q->dropped = 0;
+        q->lenient = 0;
     }
 
     if (q->n) {
-        rc = ngx_http_ratelimit_query_decide(q);
+        rc = (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS
+              && ctx->conf->set->nmatches)
+             ? ngx_http_ratelimit_decide_lenient(q)
+             : ngx_http_ratelimit_query_decide(q);
 
     } else if (rc == NGX_OK && !ctx->failed) {
 
@@ -313,15 +321,34 @@ ngx_http_ratelimit_decide(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_attach_ctx(ctx);
 
     if (rc == NGX_AGAIN) {
-        q->done = ngx_http_ratelimit_done;
-        q->data = ctx;
+        return ngx_http_ratelimit_wait(ctx, q, kind);
+    }
 
-        ctx->waiting = 1;
-
-        return ngx_http_ratelimit_suspend(ctx->request);
+    if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS) {
+        return ngx_http_ratelimit_apply_any(ctx, q);
     }
 
     return ngx_http_ratelimit_apply(ctx, q, rc, kind);
+}
+
+
+/* the request goes on as one of any limits */
+
+static ngx_int_t
+ngx_http_ratelimit_wait(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_http_ratelimit_kind_e kind)
+{
+    if (kind != NGX_HTTP_RATELIMIT_ANY_LIMITS) {
+        q->dropped = 0;
+        q->lenient = 0;
+    }
+
+    q->done = ngx_http_ratelimit_done;
+    q->data = ctx;
+
+    ctx->waiting = 1;
+
+    return ngx_http_ratelimit_suspend(ctx->request);
 }
 
 
@@ -342,8 +369,20 @@ ngx_http_ratelimit_add_limits(ngx_http_ratelimit_ctx_t *ctx,
     last = limit + set->limits.nelts;
     n = 0;
 
+    if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && set->nmatches
+        && ngx_http_ratelimit_match_limits(ctx, stage) != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
     do {
         if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && limit->stage != stage) {
+            continue;
+        }
+
+        if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && limit->domain != NULL) {
+            n = ngx_http_ratelimit_match_add(q, n,
+                                             &ctx->matches[limit->match]);
             continue;
         }
 
@@ -470,12 +509,29 @@ ngx_http_ratelimit_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
     ctx = q->data;
     r = ctx->request;
 
+    if (ngx_http_ratelimit_lenient_again(q, rc) == NGX_AGAIN) {
+        return;
+    }
+
     ctx->waiting = 0;
 
     if (ngx_http_ratelimit_is_suspended(r)) {
         ctx->resumed = 1;
         ngx_http_ratelimit_resume(r);
     }
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_apply_any(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
+{
+    if (q->dropped) {
+        ngx_http_ratelimit_lenient_done(ctx, q);
+    }
+
+    return ngx_http_ratelimit_apply(ctx, q, q->rc,
+                                    NGX_HTTP_RATELIMIT_ANY_LIMITS);
 }
 
 

@@ -131,7 +131,7 @@ ngx_http_ratelimit_make_fields(ngx_http_request_t *r,
     if (ietf) {
         rates = ctx->tightest->data;
 
-        len += rates->limit->quoted_name.len
+        len += rates->quoted_name.len
                + sizeof(";r=;t=;ngx-limit=;ngx-remaining=;ngx-reset=") - 1
                + 5 * NGX_INT64_LEN + ngx_http_ratelimit_policies_len(ctx);
     }
@@ -262,7 +262,7 @@ ngx_http_ratelimit_ietf_fields(ngx_http_ratelimit_ctx_t *ctx,
 
     /* t must not promise more than Retry-After does */
 
-    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL", &rates->limit->quoted_name,
+    fs->p = ngx_sprintf(fs->p, "%V;r=%uL;t=%uL", &rates->quoted_name,
                         ctx->verdict->remaining,
                         ctx->status == NGX_HTTP_RATELIMIT_REJECTED
                         ? ngx_http_ratelimit_retry_seconds(ctx) : reset);

@@ -330,7 +330,7 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
 
     for (i = 0; i < q->n; i += rates->nrules) {
         rates = ngx_http_ratelimit_item_rules(q, i);
-        len += sizeof(",") - 1 + rates->limit->quoted_name.len;
+        len += sizeof(",") - 1 + rates->quoted_name.len;
     }
 
     b = ngx_create_temp_buf(ctx->request->pool, len);
@@ -369,7 +369,7 @@ ngx_http_ratelimit_write_violated(ngx_http_ratelimit_query_t *q, u_char *p)
          i < q->n;
          i = ngx_http_ratelimit_next_limit(q, i))
     {
-        name = &ngx_http_ratelimit_item_rules(q, i)->limit->quoted_name;
+        name = &ngx_http_ratelimit_item_rules(q, i)->quoted_name;
 
         if (!ngx_http_ratelimit_is_violated(q, i)
             || (p != start && ngx_http_ratelimit_is_written(q, i)))
@@ -415,13 +415,13 @@ ngx_http_ratelimit_is_written(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
     ngx_str_t   *name, *other;
     ngx_uint_t   k;
 
-    name = &ngx_http_ratelimit_item_rules(q, i)->limit->quoted_name;
+    name = &ngx_http_ratelimit_item_rules(q, i)->quoted_name;
 
     for (k = ngx_http_ratelimit_first_limit(q);
          k != i;
          k = ngx_http_ratelimit_next_limit(q, k))
     {
-        other = &ngx_http_ratelimit_item_rules(q, k)->limit->quoted_name;
+        other = &ngx_http_ratelimit_item_rules(q, k)->quoted_name;
 
         if (other->len == name->len
             && ngx_strncmp(other->data, name->data, name->len) == 0

@@ -652,6 +652,34 @@ ngx_http_ratelimit_query_slice(ngx_http_ratelimit_query_t *q,
 }
 
 
+void
+ngx_http_ratelimit_query_drop(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
+{
+    ngx_uint_t                    n;
+    ratelimit_item_t              item;
+    ratelimit_place_t             place;
+    ngx_http_ratelimit_subject_t  subject;
+
+    item = q->items[i];
+    place = q->places[i];
+    subject = q->subjects[i];
+
+    n = --q->n - i;
+
+    ngx_memmove(&q->items[i], &q->items[i + 1], n * sizeof(ratelimit_item_t));
+    ngx_memmove(&q->places[i], &q->places[i + 1],
+                n * sizeof(ratelimit_place_t));
+    ngx_memmove(&q->subjects[i], &q->subjects[i + 1],
+                n * sizeof(ngx_http_ratelimit_subject_t));
+
+    q->items[q->n] = item;
+    q->places[q->n] = place;
+    q->subjects[q->n] = subject;
+
+    q->dropped++;
+}
+
+
 ngx_uint_t
 ngx_http_ratelimit_query_describe(ngx_http_ratelimit_query_t *q)
 {

@@ -100,6 +100,9 @@ typedef struct {
                                                  shared memory */
     uint64_t                        stamp;    /* of the charge in the mirror
                                                  of a zone in Redis */
+    uint64_t                        cost;     /* the caller's, if it decides
+                                                 again: a refund clears that
+                                                 of the item */
     void                           *data;     /* the caller's */
 } ngx_http_ratelimit_subject_t;
 
@@ -125,6 +128,10 @@ struct ngx_http_ratelimit_query_s {
     ngx_pool_t                     *pool;     /* lives as long as the query,
                                                  has its log */
     ngx_msec_t                      decided;  /* when; the caller's */
+    ngx_uint_t                      lenient;  /* the caller's: see
+                                                 ..._decide_lenient() */
+    ngx_uint_t                      dropped;  /* rows behind the others, see
+                                                 ..._query_drop() */
     ngx_http_ratelimit_done_pt      done;
     void                           *data;
 
@@ -393,6 +400,13 @@ void ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n);
 void ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n);
+
+/*
+ * Takes a limit of one rule out of the query, which may be decided again then.
+ * Its row stands behind those of the query, before others that were dropped.
+ */
+void ngx_http_ratelimit_query_drop(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i);
 
 /* before done was called; it will not be.  For refund see a store's cancel */
 void ngx_http_ratelimit_query_cancel(ngx_http_ratelimit_query_t *q,
