@@ -236,7 +236,7 @@ fuzz:  ## look for inputs that break the core (FUZZ_TIME=60)
 	    mkdir -p $(OUT)/fuzz/found/$$f; \
 	    clang -std=gnu99 -O1 -g -Isrc -fno-sanitize-recover=all \
 	        -fsanitize=fuzzer,address,undefined -o $(OUT)/fuzz/$$f \
-	        t/fuzz/$$f.c src/{core,domain}/ratelimit_*.c \
+	        t/fuzz/$$f.c src/{core,domain,service}/ratelimit_*.c \
 	        src/redis/ratelimit_{url,cluster}.c -lyaml; \
 	    $(OUT)/fuzz/$$f -max_total_time=$(FUZZ_TIME) -max_len=2048 \
 	        -artifact_prefix=$(OUT)/fuzz/ -print_final_stats=1 \

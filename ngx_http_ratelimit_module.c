@@ -6,6 +6,7 @@
 
 #include "http/ngx_http_ratelimit_ctx.h"
 #include "api/ngx_http_ratelimit_api.h"
+#include "service/ngx_http_ratelimit_service.h"
 
 
 static void *ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf);
@@ -109,6 +110,13 @@ static ngx_command_t  ngx_http_ratelimit_commands[] = {
       offsetof(ngx_http_ratelimit_loc_conf_t, ipv6_prefix),
       &ngx_http_ratelimit_ipv6_prefix_bounds },
 
+    { ngx_string("ratelimit_service"),
+      NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS,
+      ngx_http_ratelimit_set_service,
+      NGX_HTTP_LOC_CONF_OFFSET,
+      0,
+      NULL },
+
     { ngx_string("ratelimit_api"),
       NGX_HTTP_LOC_CONF|NGX_CONF_NOARGS|NGX_CONF_TAKE1,
       ngx_http_ratelimit_set_api,
@@ -172,6 +180,9 @@ ngx_http_ratelimit_create_main_conf(ngx_conf_t *cf)
            != NGX_OK
         || ngx_array_init(&rmcf->redis, cf->pool, 1,
                           sizeof(ngx_http_ratelimit_redis_t *))
+           != NGX_OK
+        || ngx_array_init(&rmcf->services, cf->pool, 1,
+                          sizeof(ngx_http_ratelimit_service_t))
            != NGX_OK)
     {
         return NULL;

@@ -24,7 +24,8 @@ my %MAY = (
     conf => [qw(core table store redis elastic domain conf)],
     http => [qw(core store elastic domain conf http)],
     api => [qw(core store elastic domain conf http api)],
-    module => [qw(core store elastic domain conf http api)],
+    service => [qw(core store elastic domain conf http service)],
+    module => [qw(core store elastic domain conf http api service)],
 );
 
 # pure C: no header of nginx, whatever the folder

@@ -34,7 +34,7 @@ my %compile = (
     tsan => ['clang', @common, '-O1', '-fsanitize=thread'],
 );
 
-my @sources = (glob('src/core/*.c'), glob('src/{table,redis,elastic,domain}/ratelimit_*.c'));
+my @sources = (glob('src/core/*.c'), glob('src/{table,redis,elastic,domain,service}/ratelimit_*.c'));
 my @programs = grep { slurp($_) =~ /^main\(/m } glob('t/unit/*.c');
 
 if ($ENV{UNIT}) {

@@ -130,6 +130,7 @@ subtest 'ratelimit' => sub { limit(@$_) for @limit };
 subtest 'accepted' => sub { good(@$_) for @good };
 subtest 'warnings' => \&warnings_of_files;
 subtest 'memory' => \&memory;
+subtest 'ratelimit_service' => \&service;
 subtest '10,000 rules' => \&many;
 
 done_testing();
@@ -202,6 +203,61 @@ sub memory {
 
     like(test_conf(), qr/zone "r" is too small for its rates: 100000 requests of limit "l\.k" need at least \d+k/,
          'a zone that is too small for a rule');
+}
+
+
+sub service {
+    my $line = write_conf("http { $settings", "server { location / {\n"
+                          . 'ratelimit_service;', '} } }');
+
+    is(test_conf(), passed('"ratelimit_service" is in a server whose '
+                           . 'connections end after 1000 calls: set a higher '
+                           . '"keepalive_requests" there', "$conf:$line"),
+       'connections that end too early');
+
+    my $servers = "server { listen 127.0.0.1:1984 http2; KEEP; }\n"
+                  . 'server { listen 127.0.0.1:1984; server_name x; '
+                  . "keepalive_requests 1001; location / {\n";
+
+    $line = write_conf("http { $settings\n" . $servers =~ s/KEEP;//r,
+                       'ratelimit_service;', '} } }');
+
+    is(test_conf(), passed('"ratelimit_service" is in a server whose '
+                           . 'connections end after 1000 calls: set a higher '
+                           . '"keepalive_requests" in the default server of '
+                           . '127.0.0.1:1984', "$conf:$line"),
+       'by HTTP/2 as the default server says');
+
+    write_conf("http { $settings\n"
+               . $servers =~ s/KEEP;/keepalive_requests 1001;/r,
+               'ratelimit_service;', '} } }');
+
+    is(test_conf(), passed(), 'and that says another number');
+
+    $line = write_conf("http { $settings", "server { keepalive_requests 1001; "
+                       . "location / {\nratelimit_service;\n"
+                       . 'ratelimit_service;', '} } }');
+
+    is(test_conf(), refused('"ratelimit_service" directive is duplicate',
+                            "$conf:$line"), 'twice');
+
+    $line = write_conf("http { $settings", 'ratelimit_service;', '}');
+
+    is(test_conf(), refused('"ratelimit_service" directive is not allowed here',
+                            "$conf:$line"), 'in another place');
+
+    $line = write_conf("http { $settings", 'server { location / { '
+                       . 'ratelimit_service x;', '} } }');
+
+    is(test_conf(), refused('invalid number of arguments in '
+                            . '"ratelimit_service" directive', "$conf:$line"),
+       'with an argument');
+
+    write_conf("http { $settings\nkeepalive_requests 1000000;\n"
+               . 'ratelimit_rules a.yaml zone=r:1m algorithm=sliding_log;',
+               'server { location / { ratelimit_service; } }', '}');
+
+    is(test_conf(unused => 1), passed(), 'rules that a service uses');
 }
 
 

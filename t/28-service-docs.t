@@ -7,12 +7,14 @@ use strict;
 use warnings;
 
 use Cwd qw(getcwd);
+use File::Copy qw(copy);
 use Test::More;
 
 use lib 't/lib';
 use Clients;
 use Gateway;
 use Page;
+use RedisServer;
 use RuleFiles;
 
 my $root = getcwd();
@@ -101,13 +103,22 @@ sub run {
         $conf = $file;
     }
 
+    my $h2 = Gateway::free_port();
+    my $redis = $conf =~ /ratelimit_redis/ ? RedisServer->start : undef;
+
     $conf = Page::with_paths($conf) =~ s/:8080\b/:PORT/gr
-            =~ s{ rules/}{ $root/docs/examples/rules/}gr;
+            =~ s/:8081\b/:$h2/gr =~ s{ rules/}{ $root/docs/examples/rules/}gr;
+    $conf =~ s{:6379  timeout=\w+}{:$redis->{port}  timeout=5s} if $redis;
 
     my $gateway = Gateway->start(http => $conf);
     my $shell = Page->shell(dir => $gateway->{dir}, ports => {
-        8080 => $gateway->{port},
+        8080 => $gateway->{port}, 8081 => $h2,
     });
+
+    copy("docs/examples/$_", "$gateway->{dir}/$_")
+        for qw(client.js ratelimit.proto);
+
+    local $ENV{NODE_PATH} = "$root/build/npm/node_modules";
 
     for my $step (map { Page::commands($_) } @{$part->{console}}) {
         my @lines = $shell->result($step->{command}, $step->{lines});

@@ -19,7 +19,7 @@ my @flags = (qw(-std=gnu99 -O1 -g -Wall -Wextra -Werror -Isrc
                 -fno-sanitize-recover=all -fno-omit-frame-pointer),
              '-fsanitize=address,undefined');
 
-my @sources = (glob('src/{core,domain}/ratelimit_*.c'),
+my @sources = (glob('src/{core,domain,service}/ratelimit_*.c'),
                glob('src/redis/ratelimit_{url,cluster}.c'));
 my @drivers = map { m{([^/]+)\.c$} } glob('t/fuzz/ratelimit_*.c');
 

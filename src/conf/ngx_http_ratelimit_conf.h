@@ -32,6 +32,9 @@
 /* rates in the value of a variable */
 #define NGX_HTTP_RATELIMIT_MAX_RATES      8
 
+/* descriptors of a call that have limits */
+#define NGX_HTTP_RATELIMIT_MAX_MATCHES    64
+
 #define NGX_HTTP_RATELIMIT_BODY_OFF       0
 #define NGX_HTTP_RATELIMIT_BODY_PROBLEM   1
 
@@ -153,11 +156,21 @@ typedef struct {
 typedef struct {
     ngx_http_ratelimit_zone_t      *zone;
     ngx_conf_file_t                 origin;   /* where errors are reported */
-    ngx_uint_t                      used;     /* by a limit */
+    ngx_uint_t                      used;     /* by a limit, or by a service */
     ngx_uint_t                      max_rules;  /* as ...use_t's */
     ngx_uint_t                      reserved;
     ngx_http_ratelimit_hold_e       refusals_hold;
+    ngx_http_ratelimit_use_t        override; /* of limits that a call brings
+                                                 along, if there is a service */
 } ngx_http_ratelimit_domain_t;
+
+
+/* a location that has "ratelimit_service" */
+
+typedef struct {
+    ngx_http_core_srv_conf_t       *server;
+    ngx_conf_file_t                 origin;
+} ngx_http_ratelimit_service_t;
 
 
 /* an expression whose variables are checked when all have been declared */
@@ -176,6 +189,7 @@ typedef struct {
                                         /* ngx_http_ratelimit_expr_check_t */
     ngx_array_t                     redis;    /* ngx_http_ratelimit_redis_t * */
     ratelimit_domains_t             domains;  /* of all "ratelimit_rules" */
+    ngx_array_t                     services; /* ngx_http_ratelimit_service_t */
     ngx_uint_t                      stages;   /* of all sets */
     ngx_uint_t                      error_pages;  /* a location has some */
     ngx_uint_t                      statuses; /* a limit counts by them */
@@ -329,6 +343,10 @@ ngx_int_t ngx_http_ratelimit_resolve_domain(ngx_conf_t *cf,
 
 /* a limit of a set that uses the domain */
 void ngx_http_ratelimit_domain_use(ngx_http_ratelimit_limit_t *limit);
+
+/* returns NULL, or the reason why there can't be such a rule; 0 refuses all */
+const char *ngx_http_ratelimit_domain_rule(ngx_http_ratelimit_use_t *use,
+    uint32_t requests, ratelimit_unit_e unit, ratelimit_rule_t *rule);
 
 
 /* ngx_http_ratelimit_conf_zone.c */

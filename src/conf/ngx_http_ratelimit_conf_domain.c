@@ -11,6 +11,10 @@
 #include "conf/ngx_http_ratelimit_conf.h"
 
 
+/* calls after which a connection should not end: nginx's default */
+#define NGX_HTTP_RATELIMIT_FEW_CALLS  1000
+
+
 #if (NGX_HTTP_RATELIMIT_YAML)
 
 static ngx_int_t ngx_http_ratelimit_domain_load_files(ngx_conf_t *cf,
@@ -25,11 +29,18 @@ static void *ngx_http_ratelimit_domain_alloc(void *pool, size_t size);
 
 #endif
 
+static ngx_int_t ngx_http_ratelimit_domain_allow_calls(ngx_conf_t *cf,
+    ratelimit_descriptor_t *d);
 static ngx_int_t ngx_http_ratelimit_domain_label(ngx_conf_t *cf,
     ngx_http_ratelimit_use_t *use);
-static const char *ngx_http_ratelimit_domain_rule(
-    ngx_http_ratelimit_use_t *use, uint32_t requests, ratelimit_unit_e unit,
-    ratelimit_rule_t *rule);
+static uint64_t ngx_http_ratelimit_domain_most(ratelimit_descriptor_t *d);
+static ngx_uint_t ngx_http_ratelimit_service_listens(
+    ngx_http_ratelimit_service_t *service, ngx_http_conf_addr_t *addr);
+static ngx_uint_t ngx_http_ratelimit_service_check_calls(ngx_conf_t *cf,
+    ngx_http_ratelimit_service_t *service, ngx_http_core_srv_conf_t *server,
+    ngx_str_t *address);
+static void ngx_http_ratelimit_service_check(ngx_conf_t *cf,
+    ngx_http_ratelimit_service_t *service);
 static ngx_int_t ngx_http_ratelimit_resolve_descriptor(ngx_conf_t *cf,
     ratelimit_descriptor_t *d, ngx_http_ratelimit_domain_t *domain);
 static ngx_int_t ngx_http_ratelimit_check_names(ngx_conf_t *cf,
@@ -322,11 +333,14 @@ ngx_http_ratelimit_domain_use(ngx_http_ratelimit_limit_t *limit)
 ngx_int_t
 ngx_http_ratelimit_resolve_domains(ngx_conf_t *cf)
 {
+    ngx_uint_t                       i;
     ratelimit_descriptor_t          *d;
+    ngx_http_ratelimit_service_t    *services;
     ngx_http_ratelimit_domain_t     *domain;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+    services = rmcf->services.elts;
     domain = NULL;
 
     if (ngx_http_ratelimit_check_names(cf, &rmcf->domains) != NGX_OK) {
@@ -339,6 +353,12 @@ ngx_http_ratelimit_resolve_domains(ngx_conf_t *cf)
             domain = d->data;
             cf->conf_file = &domain->origin;
 
+            if (rmcf->services.nelts
+                && ngx_http_ratelimit_domain_allow_calls(cf, d) != NGX_OK)
+            {
+                return NGX_ERROR;
+            }
+
         } else if (d->limited && !d->unlimited && domain->used
                    && ngx_http_ratelimit_resolve_descriptor(cf, d, domain)
                       != NGX_OK)
@@ -347,7 +367,66 @@ ngx_http_ratelimit_resolve_domains(ngx_conf_t *cf)
         }
     }
 
+    for (i = 0; i < rmcf->services.nelts; i++) {
+        ngx_http_ratelimit_service_check(cf, &services[i]);
+    }
+
     return NGX_OK;
+}
+
+
+/*
+ * A call may name any descriptor, give hits back, and bring limits of its own
+ * along.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_domain_allow_calls(ngx_conf_t *cf, ratelimit_descriptor_t *d)
+{
+    ngx_http_ratelimit_use_t     *use;
+    ngx_http_ratelimit_zone_t    *zone;
+    ngx_http_ratelimit_domain_t  *domain;
+
+    static ngx_str_t  variable = ngx_string("override");
+
+    domain = d->data;
+    zone = domain->zone;
+
+    /* descriptors of a call may be in different parts of a store */
+
+    domain->used = 1;
+    domain->refusals_hold = zone->parted ? NGX_HTTP_RATELIMIT_HOLD_NOT
+                                         : NGX_HTTP_RATELIMIT_HOLD_BRIEFLY;
+    domain->max_rules = ngx_max(domain->max_rules,
+                                NGX_HTTP_RATELIMIT_MAX_MATCHES);
+
+    use = &domain->override;
+
+    use->zone = zone;
+    use->variable = &variable;
+    use->max_rules = domain->max_rules;
+    use->refusals_hold = domain->refusals_hold;
+    use->name.len = d->path.len + sizeof(":override") - 1;
+    use->name.data = ngx_pnalloc(cf->pool, use->name.len);
+    use->bound = ngx_pcalloc(cf->pool, sizeof(ratelimit_rule_t));
+
+    if (use->name.data == NULL || use->bound == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_sprintf(use->name.data, "%*s:override", d->path.len, d->path.data);
+
+    if (ngx_http_ratelimit_domain_label(cf, use) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    use->bound->limit = RATELIMIT_MAX_LIMIT;
+    use->bound->period = RATELIMIT_SECOND;
+    use->bound->ceiling = ngx_http_ratelimit_traits(zone)->sized
+                          ? ngx_http_ratelimit_domain_most(d)
+                          : RATELIMIT_MAX_LIMIT;
+
+    return ngx_http_ratelimit_store_use(cf, use);
 }
 
 
@@ -369,6 +448,113 @@ ngx_http_ratelimit_domain_label(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
     ngx_sprintf(label->data, "%V:%V", &use->zone->name, &use->name);
 
     return NGX_OK;
+}
+
+
+/* the largest limit of a domain */
+
+static uint64_t
+ngx_http_ratelimit_domain_most(ratelimit_descriptor_t *d)
+{
+    uint64_t  most;
+
+    most = 1;
+
+    for (d = d->next; d && d->parent; d = d->next) {
+        most = ngx_max(most, d->requests);
+    }
+
+    return most;
+}
+
+
+/*
+ * nginx ends a connection after so many calls as the server says, by HTTP/2
+ * without TLS the default server of the address.
+ */
+
+static void
+ngx_http_ratelimit_service_check(ngx_conf_t *cf,
+    ngx_http_ratelimit_service_t *service)
+{
+    ngx_uint_t                  i, k;
+    ngx_http_conf_port_t       *port;
+    ngx_http_conf_addr_t       *addr;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    if (ngx_http_ratelimit_service_check_calls(cf, service, service->server,
+                                               NULL))
+    {
+        return;
+    }
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    port = cmcf->ports->elts;
+
+    for (i = 0; i < cmcf->ports->nelts; i++) {
+        addr = port[i].addrs.elts;
+
+        for (k = 0; k < port[i].addrs.nelts; k++) {
+            if (addr[k].opt.http2 && !addr[k].opt.ssl
+                && ngx_http_ratelimit_service_listens(service, &addr[k])
+                && ngx_http_ratelimit_service_check_calls(cf, service,
+                                                     addr[k].default_server,
+                                                     &addr[k].opt.addr_text))
+            {
+                return;
+            }
+        }
+    }
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_service_listens(ngx_http_ratelimit_service_t *service,
+    ngx_http_conf_addr_t *addr)
+{
+    ngx_uint_t                   i;
+    ngx_http_core_srv_conf_t  **servers;
+
+    servers = addr->servers.elts;
+
+    for (i = 0; i < addr->servers.nelts; i++) {
+        if (servers[i] == service->server) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* returns whether a warning was given */
+
+static ngx_uint_t
+ngx_http_ratelimit_service_check_calls(ngx_conf_t *cf,
+    ngx_http_ratelimit_service_t *service, ngx_http_core_srv_conf_t *server,
+    ngx_str_t *address)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    static ngx_str_t  none = ngx_string("");
+
+    clcf = server->ctx->loc_conf[ngx_http_core_module.ctx_index];
+
+    if (clcf->keepalive_requests > NGX_HTTP_RATELIMIT_FEW_CALLS) {
+        return 0;
+    }
+
+    cf->conf_file = &service->origin;
+
+    ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                       "\"ratelimit_service\" is in a server whose "
+                       "connections end after %ui calls: set a higher "
+                       "\"keepalive_requests\" %s%V",
+                       clcf->keepalive_requests,
+                       address ? "in the default server of " : "there",
+                       address ? address : &none);
+
+    return 1;
 }
 
 
@@ -427,7 +613,7 @@ ngx_http_ratelimit_resolve_descriptor(ngx_conf_t *cf,
 }
 
 
-static const char *
+const char *
 ngx_http_ratelimit_domain_rule(ngx_http_ratelimit_use_t *use,
     uint32_t requests, ratelimit_unit_e unit, ratelimit_rule_t *rule)
 {

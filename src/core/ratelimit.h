@@ -45,6 +45,9 @@
 /* marks the stamp of a charge that is a reservation */
 #define RATELIMIT_RESERVED      ((uint64_t) 1 << 63)
 
+/* the stamp of a refund of what was charged last, whatever it was stamped */
+#define RATELIMIT_LATEST        (((uint64_t) 1 << 53) - 1)
+
 
 /*
  * The registry.  An algorithm has one base name: it is a traits struct,
@@ -214,7 +217,9 @@ typedef void (*ratelimit_settle_pt)(const ratelimit_shape_t *shape,
  *           good.
  * commit    counts a reservation that was stamped so, from now on.
  * refund    takes back a charge, or a reservation, that was stamped so.  A
- *           state of which nothing is left has expired at once.
+ *           state of which nothing is left has expired at once.  Where nothing
+ *           drips, RATELIMIT_LATEST takes the last charges back, one after
+ *           another, until there is room for so much more.
  * expires   the time from which on the state equals one never seen.
  * past      states whose first word is below this have expired; the period is
  *           0 if it is not known.  NULL if only expires can tell.
@@ -285,6 +290,20 @@ void ratelimit_shape_fit(ratelimit_shape_t *shape, uint64_t ceiling);
 
 /* the highest ceiling that a state of this shape can count */
 uint64_t ratelimit_shape_most(const ratelimit_shape_t *shape);
+
+/*
+ * The stamp to refund what was charged by anyone; the other one is that of a
+ * charge that would be made now.
+ */
+uint64_t ratelimit_stamp_latest(const ratelimit_shape_t *shape,
+    uint64_t stamp);
+
+/*
+ * The figures of a verdict after so much is refunded.  Returns how much that
+ * is: no more than the verdict says was used.
+ */
+uint64_t ratelimit_verdict_give_back(const ratelimit_shape_t *shape,
+    ratelimit_verdict_t *verdict, uint64_t cost);
 
 
 /* ratelimit_decide.c; ratelimit_decide.h has the rest of a decision */

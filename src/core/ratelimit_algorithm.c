@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/ratelimit.h"
+#include "core/ratelimit_math.h"
 
 
 #define ratelimit_algorithm_address(NAME, name)  &ratelimit_##name,
@@ -57,4 +58,39 @@ ratelimit_shape_most(const ratelimit_shape_t *shape)
     algorithm = ratelimit_algorithms[shape->algorithm];
 
     return algorithm->most ? algorithm->most(shape) : RATELIMIT_MAX_LIMIT;
+}
+
+
+/* all that was taken from a bucket is alike */
+
+uint64_t
+ratelimit_stamp_latest(const ratelimit_shape_t *shape, uint64_t stamp)
+{
+    return ratelimit_algorithms[shape->algorithm]->drips ? stamp
+                                                         : RATELIMIT_LATEST;
+}
+
+
+/* what is not there is not given back */
+
+uint64_t
+ratelimit_verdict_give_back(const ratelimit_shape_t *shape,
+    ratelimit_verdict_t *verdict, uint64_t cost)
+{
+    uint64_t  used, debt;
+
+    used = verdict->limit - verdict->remaining;
+    debt = ratelimit_algorithms[shape->algorithm]->drips
+           ? 0 : verdict->excess / 1000;
+
+    cost = ratelimit_min(cost, used + verdict->excess / 1000);
+
+    verdict->excess = ratelimit_sub(verdict->excess, cost * 1000);
+    verdict->remaining += ratelimit_min(used, ratelimit_sub(cost, debt));
+
+    if (verdict->remaining == verdict->limit) {
+        verdict->reset_after = 0;
+    }
+
+    return cost;
 }

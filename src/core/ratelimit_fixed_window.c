@@ -84,9 +84,10 @@ ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
 
     (void) shape;
     (void) rule;
-    (void) clock;
 
-    if (state[0] != stamp) {
+    if (state[0] != stamp
+        && (stamp != RATELIMIT_LATEST || state[0] <= clock->now))
+    {
         return;
     }
 

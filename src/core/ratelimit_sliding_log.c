@@ -49,6 +49,8 @@ static void ratelimit_sliding_log_prune(ratelimit_log_ring_t *log,
 static void ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+static uint32_t ratelimit_sliding_log_latest(const ratelimit_rule_t *rule,
+    const ratelimit_log_ring_t *log, uint64_t now, uint64_t cost);
 static uint64_t ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
 static void ratelimit_sliding_log_fit(ratelimit_shape_t *shape,
@@ -409,21 +411,19 @@ ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
     uint64_t              age;
     ratelimit_log_ring_t  log;
 
-    (void) rule;
-    (void) clock;
-
     ratelimit_log_ring_unpack(shape, state, &log);
 
     age = log.base - ratelimit_div_ceil(stamp, log.tick);
     age &= RATELIMIT_LOG_RING_MASK;
 
-    later = ratelimit_log_ring_younger(&log, age);
-    found = 0;
+    if (stamp == RATELIMIT_LATEST) {
+        later = 0;
+        found = ratelimit_sliding_log_latest(rule, &log, clock->now, cost);
 
-    while (found < cost && later + found < log.n
-           && ratelimit_log_ring_age(&log, later + found + 1) == age)
-    {
-        found++;
+    } else {
+        later = ratelimit_log_ring_younger(&log, age);
+        found = ratelimit_log_ring_younger(&log, age + 1) - later;
+        found = (uint32_t) ratelimit_min(found, cost);
     }
 
     if (found == 0) {
@@ -441,6 +441,26 @@ ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
                                    : log.head + log.ring - found;
     log.n -= found;
     ratelimit_log_ring_pack(&log, state);
+}
+
+
+/* how many of the last times go; with all that count, also those that do not */
+
+static uint32_t
+ratelimit_sliding_log_latest(const ratelimit_rule_t *rule,
+    const ratelimit_log_ring_t *log, uint64_t now, uint64_t cost)
+{
+    uint64_t              span;
+    ratelimit_log_ring_t  moved;
+
+    moved = *log;
+    ratelimit_sliding_log_move(&moved, now);
+
+    if (cost < ratelimit_sliding_log_used(rule, &moved, now, &span)) {
+        return (uint32_t) cost;
+    }
+
+    return log->n;
 }
 
 

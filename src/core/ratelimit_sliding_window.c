@@ -46,6 +46,8 @@ static inline uint64_t ratelimit_window_fraction(const ratelimit_rule_t *rule,
     uint64_t count, uint64_t elapsed);
 static inline uint64_t ratelimit_window_least(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, uint64_t count);
+static inline uint64_t ratelimit_window_weight(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, uint64_t count, uint64_t elapsed);
 static inline uint64_t ratelimit_window_occupied(const ratelimit_shape_t *shape,
     const ratelimit_state_t *state, const ratelimit_window_t *window);
 static inline uint64_t ratelimit_sliding_window_used(
@@ -67,6 +69,9 @@ static uint64_t ratelimit_sliding_window_reset(const ratelimit_shape_t *shape,
 static void ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+static void ratelimit_sliding_window_refund_latest(
+    const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    ratelimit_state_t *state, uint64_t now, uint64_t cost);
 static uint64_t ratelimit_sliding_window_expires(
     const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     const ratelimit_state_t *state);
@@ -253,6 +258,17 @@ ratelimit_window_least(const ratelimit_shape_t *shape,
 }
 
 
+/* what is taken to be left of the oldest sub-window */
+
+static inline uint64_t
+ratelimit_window_weight(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, uint64_t count, uint64_t elapsed)
+{
+    return ratelimit_max(ratelimit_window_fraction(rule, count, elapsed),
+                         ratelimit_window_least(shape, rule, count));
+}
+
+
 /*
  * The counters that count, a bit for each: that of the oldest sub-window is the
  * lowest, that of the current one is at buckets.
@@ -283,15 +299,11 @@ ratelimit_sliding_window_used(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t total,
     ratelimit_window_t *window, ratelimit_window_sum_t *sum)
 {
-    uint64_t  share, least;
-
     ratelimit_window_load(shape, rule, state, clock->now, window);
     ratelimit_window_sum(shape, state, window, total, sum);
 
-    share = ratelimit_window_fraction(rule, sum->old, window->elapsed);
-    least = ratelimit_window_least(shape, rule, sum->old);
-
-    return sum->full + ratelimit_max(share, least);
+    return sum->full + ratelimit_window_weight(shape, rule, sum->old,
+                                               window->elapsed);
 }
 
 
@@ -451,22 +463,63 @@ ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
     uint32_t  place;
     uint64_t  count;
 
-    (void) rule;
-    (void) clock;
+    if (stamp == RATELIMIT_LATEST) {
+        ratelimit_sliding_window_refund_latest(shape, rule, state, clock->now,
+                                               cost);
 
-    if (stamp > state[0] || state[0] - stamp > shape->buckets) {
-        return;
+    } else if (stamp <= state[0] && state[0] - stamp <= shape->buckets) {
+        place = (uint32_t) (stamp % (shape->buckets + 1));
+        count = ratelimit_counters_get(shape, state, place);
+        ratelimit_counters_set(shape, state, place, ratelimit_sub(count, cost));
     }
-
-    place = (uint32_t) (stamp % (shape->buckets + 1));
-    count = ratelimit_counters_get(shape, state, place);
-    ratelimit_counters_set(shape, state, place, ratelimit_sub(count, cost));
 
     /* all zeros are a state never seen, and are seen to be past at once */
 
-    if (count <= cost && ratelimit_counters_total(shape, state) == 0) {
+    if (ratelimit_counters_total(shape, state) == 0) {
         ratelimit_set(&state[0], 0);
     }
+}
+
+
+/*
+ * From the newest sub-window on.  Of the oldest one, which counts in part, so
+ * many go that the rest counts as much less as was asked.
+ */
+
+static void
+ratelimit_sliding_window_refund_latest(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state, uint64_t now,
+    uint64_t cost)
+{
+    uint32_t            i, place;
+    uint64_t            count, part, left;
+    ratelimit_window_t  window;
+
+    ratelimit_window_load(shape, rule, state, now, &window);
+
+    for (i = window.gap; i < shape->buckets && cost; i++) {
+        place = ratelimit_counters_back(shape, window.place, i);
+        count = ratelimit_counters_get(shape, state, place);
+        part = ratelimit_min(count, cost);
+        ratelimit_counters_set(shape, state, place, count - part);
+        cost -= part;
+    }
+
+    if (cost == 0 || window.gap > shape->buckets) {
+        return;
+    }
+
+    place = ratelimit_counters_back(shape, window.place, shape->buckets);
+    count = ratelimit_counters_get(shape, state, place);
+    left = ratelimit_sub(ratelimit_window_weight(shape, rule, count,
+                                                 window.elapsed),
+                         cost);
+    part = ratelimit_muldiv(ratelimit_min(left, rule->ceiling), window.elapsed,
+                            rule->period - window.elapsed);
+
+    ratelimit_counters_set(shape, state, place, left
+                           + ratelimit_min(part,
+                                           rule->ceiling / shape->buckets));
 }
 
 

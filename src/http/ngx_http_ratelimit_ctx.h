@@ -193,6 +193,9 @@ ngx_int_t ngx_http_ratelimit_lenient_again(ngx_http_ratelimit_query_t *q,
 void ngx_http_ratelimit_lenient_done(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 
+/* statistics alone */
+void ngx_http_ratelimit_lenient_count(ngx_http_ratelimit_query_t *q);
+
 
 /* ngx_http_ratelimit_error_page.c */
 
@@ -252,6 +255,15 @@ ngx_uint_t ngx_http_ratelimit_is_suspended(ngx_http_request_t *r);
 
 /* ngx_http_ratelimit_reject.c */
 
+extern ngx_str_t  ngx_http_ratelimit_grpc_type;
+extern ngx_str_t  ngx_http_ratelimit_grpc_status;
+
+ngx_uint_t ngx_http_ratelimit_is_grpc(ngx_http_request_t *r);
+
+/* a response that is nothing but a status of gRPC */
+ngx_int_t ngx_http_ratelimit_send_grpc(ngx_http_request_t *r,
+    ngx_str_t *status, ngx_str_t *message);
+
 ngx_int_t ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 
@@ -259,6 +271,12 @@ ngx_int_t ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
 /* ngx_http_ratelimit_headers.c */
 
 void ngx_http_ratelimit_header_filter_init(void);
+
+#define NGX_HTTP_RATELIMIT_MAX_FIELDS  7
+
+/* the same fields, at most so many, as keys and values; returns how many */
+ngx_int_t ngx_http_ratelimit_get_fields(ngx_http_ratelimit_ctx_t *ctx,
+    ratelimit_entry_t *fields);
 
 
 /* ngx_http_ratelimit_settle.c: count= */

@@ -8,9 +8,6 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
-#define NGX_HTTP_RATELIMIT_MAX_FIELDS  7
-
-
 typedef struct {
     ngx_str_t                      *name;
     ngx_str_t                       value;
@@ -114,6 +111,36 @@ ngx_http_ratelimit_header_filter(ngx_http_request_t *r)
     }
 
     return ngx_http_ratelimit_next_header_filter(r);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_get_fields(ngx_http_ratelimit_ctx_t *ctx,
+    ratelimit_entry_t *fields)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_fields_t  fs;
+
+    if (!ngx_http_ratelimit_has_figures(ctx)
+        || ctx->conf->headers == NGX_HTTP_RATELIMIT_HEADERS_OFF)
+    {
+        return 0;
+    }
+
+    ngx_http_ratelimit_describe(ctx);
+
+    if (ngx_http_ratelimit_make_fields(ctx->request, ctx, &fs) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    for (i = 0; i < fs.n; i++) {
+        fields[i].key.len = fs.fields[i].name->len;
+        fields[i].key.data = fs.fields[i].name->data;
+        fields[i].value.len = fs.fields[i].value.len;
+        fields[i].value.data = fs.fields[i].value.data;
+    }
+
+    return fs.n;
 }
 
 

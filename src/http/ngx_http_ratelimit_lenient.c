@@ -20,7 +20,6 @@ static ngx_uint_t ngx_http_ratelimit_lenient_pass(
     ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_lenient_refuses(
     ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_lenient_count(ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_lenient_counts(
     ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_lenient_log(ngx_http_ratelimit_ctx_t *ctx,
@@ -218,7 +217,7 @@ ngx_http_ratelimit_lenient_done(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-static void
+void
 ngx_http_ratelimit_lenient_count(ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t  i;

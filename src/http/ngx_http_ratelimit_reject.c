@@ -14,8 +14,6 @@ static void ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_has_error_page(ngx_http_request_t *r,
     ngx_uint_t status);
-static ngx_uint_t ngx_http_ratelimit_is_grpc(ngx_http_request_t *r);
-static ngx_int_t ngx_http_ratelimit_send_grpc(ngx_http_request_t *r);
 static void ngx_http_ratelimit_begin_response(ngx_http_request_t *r,
     off_t length, ngx_str_t *type);
 static ngx_int_t ngx_http_ratelimit_send_problem(
@@ -34,12 +32,12 @@ static ngx_uint_t ngx_http_ratelimit_is_written(ngx_http_ratelimit_query_t *q,
     "Request cannot be satisfied as assigned quota has been exceeded"
 
 
-static ngx_str_t  ngx_http_ratelimit_grpc_type =
+ngx_str_t  ngx_http_ratelimit_grpc_type =
     ngx_string("application/grpc");
-static ngx_str_t  ngx_http_ratelimit_grpc_status =
+ngx_str_t  ngx_http_ratelimit_grpc_status =
     ngx_string("grpc-status");
 static ngx_str_t  ngx_http_ratelimit_grpc_exhausted =
-    ngx_string("8");
+    ngx_string("8");    /* RESOURCE_EXHAUSTED */
 static ngx_str_t  ngx_http_ratelimit_grpc_message =
     ngx_string("grpc-message");
 static ngx_str_t  ngx_http_ratelimit_grpc_text =
@@ -133,7 +131,10 @@ ngx_http_ratelimit_send_refusal(ngx_http_ratelimit_ctx_t *ctx,
     }
 
     if (ngx_http_ratelimit_is_grpc(r)) {
-        ngx_http_finalize_request(r, ngx_http_ratelimit_send_grpc(r));
+        ngx_http_finalize_request(r,
+                                  ngx_http_ratelimit_send_grpc(r,
+                                          &ngx_http_ratelimit_grpc_exhausted,
+                                          &ngx_http_ratelimit_grpc_text));
         return NGX_DONE;
     }
 
@@ -193,7 +194,7 @@ ngx_http_ratelimit_has_error_page(ngx_http_request_t *r, ngx_uint_t status)
 
 /* "application/grpc", as gRPC's own, or "application/grpc+proto" and so on */
 
-static ngx_uint_t
+ngx_uint_t
 ngx_http_ratelimit_is_grpc(ngx_http_request_t *r)
 {
     size_t      len;
@@ -220,18 +221,19 @@ ngx_http_ratelimit_is_grpc(ngx_http_request_t *r)
 }
 
 
-/* RESOURCE_EXHAUSTED, in the form that has trailers only, sent as fields */
+/* in the form that has trailers only, sent as fields */
 
-static ngx_int_t
-ngx_http_ratelimit_send_grpc(ngx_http_request_t *r)
+ngx_int_t
+ngx_http_ratelimit_send_grpc(ngx_http_request_t *r, ngx_str_t *status,
+    ngx_str_t *message)
 {
     ngx_int_t  rc;
 
     if (ngx_http_ratelimit_push_field(r, &ngx_http_ratelimit_grpc_status,
-                                      &ngx_http_ratelimit_grpc_exhausted)
+                                      status)
         != NGX_OK
         || ngx_http_ratelimit_push_field(r, &ngx_http_ratelimit_grpc_message,
-                                         &ngx_http_ratelimit_grpc_text)
+                                         message)
            != NGX_OK)
     {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;

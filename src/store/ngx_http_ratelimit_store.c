@@ -716,6 +716,30 @@ ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
 }
 
 
+void
+ngx_http_ratelimit_query_give_back(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i, uint64_t cost)
+{
+    ratelimit_item_t              *item;
+    const ratelimit_shape_t       *shape;
+    ngx_http_ratelimit_subject_t  *subject;
+
+    item = &q->items[i];
+    subject = &q->subjects[i];
+    shape = &subject->use->zone->shape;
+
+    if (subject->backend == NGX_HTTP_RATELIMIT_UNASKED) {
+        return;
+    }
+
+    item->cost = ratelimit_verdict_give_back(shape, &item->verdict, cost);
+    item->verdict.stamp = ratelimit_stamp_latest(shape, item->verdict.stamp);
+    subject->stamp = ratelimit_stamp_latest(shape, subject->stamp);
+
+    ngx_http_ratelimit_query_settle(q, i, 1, NGX_HTTP_RATELIMIT_REFUND);
+}
+
+
 static void
 ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_verb_e verb)
@@ -782,4 +806,19 @@ ngx_http_ratelimit_query_cancel(ngx_http_ratelimit_query_t *q,
             ngx_http_ratelimit_query_refund(&part->query, 0, part->query.n);
         }
     }
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_store_is_up(ngx_http_ratelimit_zone_t *zone)
+{
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+
+    if (zone->redis != NULL) {
+        return ngx_http_ratelimit_redis_is_up(zone->redis);
+    }
+
+#endif
+
+    return 1;
 }

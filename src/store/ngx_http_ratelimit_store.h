@@ -275,6 +275,9 @@ typedef struct {
 void ngx_http_ratelimit_store_memory(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_memory_t *memory);
 
+/* whether all servers that the zone counts in are in use */
+ngx_uint_t ngx_http_ratelimit_store_is_up(ngx_http_ratelimit_zone_t *zone);
+
 /* whether a message may be logged: once a second, by one worker of all */
 ngx_uint_t ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
     uint32_t message);
@@ -343,6 +346,8 @@ ngx_int_t ngx_http_ratelimit_redis_get_figures(
     ngx_http_ratelimit_redis_t *redis, ngx_uint_t n, ngx_pool_t *pool,
     ngx_http_ratelimit_redis_figures_t *figures);
 
+ngx_uint_t ngx_http_ratelimit_redis_is_up(ngx_http_ratelimit_redis_t *redis);
+
 ngx_int_t ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle);
 void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
 #endif
@@ -400,6 +405,13 @@ void ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n);
 void ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n);
+
+/*
+ * Gives back what was charged to a limit of an allowed query before, by any
+ * request; the figures of its verdict are those of the time after it.
+ */
+void ngx_http_ratelimit_query_give_back(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i, uint64_t cost);
 
 /*
  * Takes a limit of one rule out of the query, which may be decided again then.

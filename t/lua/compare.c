@@ -97,6 +97,7 @@ static int compare_stale(const compare_world_t *w,
     const compare_charge_t *charge);
 static ratelimit_script_e compare_settle_op(compare_world_t *w,
     compare_charge_t *charge);
+static ratelimit_script_e compare_give_back(compare_world_t *w);
 static ratelimit_script_e compare_op(compare_world_t *w);
 static void compare_core(compare_world_t *w, ratelimit_script_e op);
 static uint64_t compare_next(const compare_world_t *w, size_t i,
@@ -357,6 +358,22 @@ compare_settle_op(compare_world_t *w, compare_charge_t *charge)
 }
 
 
+/* whatever was charged last */
+
+static ratelimit_script_e
+compare_give_back(compare_world_t *w)
+{
+    size_t  i;
+
+    for (i = 0; i < w->n; i++) {
+        w->items[i].verdict.stamp = RATELIMIT_LATEST;
+        w->items[i].reserve = 0;
+    }
+
+    return RATELIMIT_SCRIPT_REFUND;
+}
+
+
 static ratelimit_script_e
 compare_op(compare_world_t *w)
 {
@@ -391,6 +408,10 @@ compare_op(compare_world_t *w)
 
     if (place < w->charges && !compare_stale(w, charge) && random_percent(15)) {
         return compare_settle_op(w, charge);
+    }
+
+    if (random_percent(5)) {
+        return compare_give_back(w);
     }
 
     return random_percent(95) ? RATELIMIT_SCRIPT_DECIDE

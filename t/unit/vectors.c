@@ -319,7 +319,8 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
 
     if (strncmp(action, "give", len) == 0) {
         v->algorithm->refund(&v->shape, &v->rule, v->state, clock,
-                             label->stamp, cost);
+                             action[len] ? label->stamp : RATELIMIT_LATEST,
+                             cost);
         cost = 0;
     }
 

@@ -13,4 +13,8 @@ local read = redis.pcall
 
 local skew = 1000000
 
+-- the stamp of a refund of what was charged last, whatever it was stamped
+
+local latest = 9007199254740991
+
 --- include clock

@@ -61,6 +61,8 @@ end
 
 local stamp = unpack('<I8', argument, 65)
 
+stamp = (stamp == latest and finish > now) and finish or stamp
+
 if finish == stamp and count > cost then
     local expires = finish
     local state = pack('<I7I5', finish, count - cost)

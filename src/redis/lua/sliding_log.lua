@@ -331,15 +331,36 @@ sliding_log_charge(log, key, cost)
 
 --- refund
 
-local stamp = sliding_log_round((unpack('<I8', argument, 65)), log.tick)
-local age = (log.base - stamp / log.tick) % 1099511627776
-local later = sliding_log_younger(log, age)
-local found = 0
+local stamp = unpack('<I8', argument, 65)
+local later, found = 0, 0
 
-while found < log.cost and later + found < log.n
-      and sliding_log_age(log, later + found + 1) == age
-do
-    found = found + 1
+if stamp == latest then
+
+    -- with all that count, also those that do not
+
+    local time = (log.time - now > skew) and sliding_log_round(now, log.tick)
+                 or log.time
+    local span = time + log.period - now
+    local used = (log.n > 0 and span > 0)
+                 and sliding_log_younger(log, sliding_log_round(span, log.tick)
+                                              / log.tick)
+                 or 0
+
+    found = (log.cost < used) and log.cost or log.n
+    log.lossy = log.lossy and found < log.n
+
+else
+    stamp = sliding_log_round(stamp, log.tick)
+
+    local age = (log.base - stamp / log.tick) % 1099511627776
+
+    later = sliding_log_younger(log, age)
+
+    while found < log.cost and later + found < log.n
+          and sliding_log_age(log, later + found + 1) == age
+    do
+        found = found + 1
+    end
 end
 
 if found == 0 then

@@ -231,21 +231,72 @@ end
 
 local stamp = unpack('<I8', argument, 65)
 
-if not state or stamp > newest or newest - stamp > buckets then
-    return
-end
+-- takes some of a sub-window; returns what it had
 
-if stamp == newest then
-    count = (count > cost) and count - cost or 0
+local function take(i, cost)
+    if i == newest then
+        local before = count
 
-else
-    local place = ring + stamp % buckets * width
+        count = (before > cost) and before - cost or 0
+
+        return before
+    end
+
+    local place = ring + i % buckets * width
     local before = unpack(kind, state, place + 1)
     local left = (before > cost) and before - cost or 0
 
-    sum = (sum > before) and sum - before + left or left
-    state = string.sub(state, 1, place) .. pack(kind, left)
-            .. string.sub(state, place + width + 1)
+    if left < before then
+        sum = (sum > before) and sum - before + left or left
+        state = string.sub(state, 1, place) .. pack(kind, left)
+                .. string.sub(state, place + width + 1)
+    end
+
+    return before
+end
+
+if not state then
+    return
+
+elseif stamp == latest then
+
+    -- From the newest sub-window on.  Of the oldest one, which counts in part,
+    -- so many go that the rest counts as much less as was asked.
+
+    local first, after = (newest > index) and newest or index, elapsed
+
+    if newest > index and (newest - index) * period - elapsed <= skew * buckets
+    then
+        after = 0
+    end
+
+    for i = newest, first - buckets + 1, -1 do
+        local before = take(i, cost)
+
+        cost = (cost > before) and cost - before or 0
+    end
+
+    local oldest = first - buckets
+
+    if cost > 0 and oldest <= newest then
+        local old, part = take(oldest, 0), (ceiling - ceiling % buckets) / buckets
+        local weight, rest = divide(old, period - after, 0, period)
+
+        weight = (rest > 0) and weight + 1 or weight
+        weight = (old - weight < part) and weight or old - part
+
+        local left = (weight > cost) and weight - cost or 0
+        local more = divide((left < ceiling) and left or ceiling, after, 0,
+                            period - after)
+
+        take(oldest, old - left - ((more < part) and more or part))
+    end
+
+elseif stamp > newest or newest - stamp > buckets then
+    return
+
+else
+    take(stamp, cost)
 end
 
 if count + sum == 0 then
