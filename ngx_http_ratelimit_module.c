@@ -287,7 +287,7 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
     ngx_http_ratelimit_header_filter_init();
 
-    return rmcf->statuses ? ngx_http_ratelimit_settle_init(cf) : NGX_OK;
+    return ngx_http_ratelimit_settle_init(cf, rmcf);
 }
 
 

@@ -90,6 +90,7 @@ my @mutations = (
     [sliding_window => '((more < part) and more or part)', '0'],
     [sliding_log => 'stamp == latest', 'false'],
     [mixed => 'again or KEYS[j] == key', 'false'],
+    [mixed => "elseif op == 'b' then", 'elseif false then'],
     [mixed => 'admitted and allowed', 'allowed'],
     [mixed => 'decide(i - 1, admitted)', 'decide(i - 1, true)'],
     [mixed => 'elseif rebase then', 'elseif false then'],

@@ -80,7 +80,7 @@ subtest 'quota mode' => \&quota;
 subtest 'limits that replace others' => \&replaces;
 subtest 'values that share a counter' => \&shared;
 subtest 'one counter, named twice' => \&twice;
-subtest 'cost, if, count and rejected' => \&parameters;
+subtest 'cost, settle, if, count and rejected' => \&parameters;
 subtest 'rejected=count beside shadow mode' => \&rejected;
 subtest 'no request at all, by any algorithm' => \&zero;
 
@@ -116,6 +116,9 @@ sub config {
         '/twice' => "$rules descriptor=ordinary:\$arg_k;"
                     . " $rules descriptor=ordinary:\$arg_l;",
         '/cost' => "$rules descriptor=ordinary:\$arg_k cost=\$arg_c;",
+        '/settle' => "$rules descriptor=ordinary:\$arg_k cost=\$arg_c"
+                     . ' settle=$arg_v;'
+                     . " $rules descriptor=shadow:\$arg_s settle=9;",
         '/if' => "$rules descriptor=ordinary:\$arg_k if=\$arg_i;",
         '/count' => "$rules descriptor=ordinary:\$arg_k count=403;"
                     . ' limit_except GET { deny all; }',
@@ -299,6 +302,10 @@ sub parameters {
     is(statuses(('GET /count?k=p3') x 4, ('DELETE /count?k=p3') x 4),
        join(' ', (200) x 4, (403) x 3, 429), 'count');
     is(statuses(('GET /after?k=p4') x 2), '200 429', 'after_auth');
+    is(statuses('GET /settle?k=p5&c=3&v=1', 'GET /settle?k=p5&c=2&v=9',
+                'GET /settle?k=p5&c=1', 'GET /settle?k=p6&s=p6&c=0&v=2',
+                'GET /settle?k=p6&s=p6&c=1', 'GET /settle?k=p6&s=p6&c=1'),
+       '200 200 429 200 200 429', 'settle');
 }
 
 

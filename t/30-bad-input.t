@@ -288,7 +288,7 @@ subtest 'ratelimit' => sub {
     my $d = 'ratelimit';
     my $bad = sub { bad('location', "$d $_[0];", @_) };
     my $parameters = must_be(qw(zone= rules= descriptor= key= rate= name= soft= elastic= burst=
-                                delay= nodelay cost= if= count= rejected=
+                                delay= nodelay cost= settle= if= count= rejected=
                                 after_auth));
 
     $bad->('', arguments($d));
@@ -327,7 +327,7 @@ subtest 'ratelimit' => sub {
            . $parameters);
 
     for my $twice (qw(zone=leaky key=$arg_a name=x soft=5% burst=5 delay=5
-                      nodelay cost=5 if=$arg_a count=401 rejected=count
+                      nodelay cost=5 settle=$arg_a if=$arg_a count=401 rejected=count
                       after_auth))
     {
         my $first = $twice =~ /^zone/ ? '' : $twice;
@@ -513,7 +513,7 @@ subtest 'ratelimit' => sub {
                . 'must not be empty');
     }
 
-    for my $name (qw(key cost if)) {
+    for my $name (qw(key cost settle if)) {
         $bad->("zone=plain $name=\$nowhere",
                qq(unknown "nowhere" variable in "$d" directive));
         $bad->("zone=plain $name=\${arg_a}x\$nowhere",
@@ -522,8 +522,9 @@ subtest 'ratelimit' => sub {
     }
 
     for my $cost ('', qw(x -1 +1 1.5 5x 4294967296 99999999999999999999)) {
-        $bad->("zone=plain cost=$cost",
-               sprintf($number, "cost=$cost", $d, 0, 4294967295));
+        $bad->("zone=plain $_=$cost",
+               sprintf($number, "$_=$cost", $d, 0, 4294967295))
+            for qw(cost settle);
     }
 
     # name=
@@ -783,7 +784,7 @@ subtest 'good' => sub {
             'zone=plain key=$arg_b rate=1r/s name=x soft=5% cost=2 if=$arg_c',
             'zone=plain key=constant',
             '"zone=plain" "name=with \"quotes\" and blanks"',
-            map({ "zone=plain cost=$_" }
+            map({ ("zone=plain cost=$_", "zone=plain settle=$_") }
                 qw(0 1 4294967295 $arg_cost ${arg_cost}0)),
             'zone=plain if=1',
             'zone=leaky burst=1',

@@ -95,6 +95,9 @@ struct ngx_http_ratelimit_limit_s {
     ngx_http_ratelimit_use_t        use;
     ngx_http_ratelimit_expr_t       key;
     ngx_http_ratelimit_expr_t       cost;
+    ngx_http_ratelimit_expr_t       settle;
+    ngx_uint_t                      settle_early;  /* it is known before the
+                                                      response is sent */
     ngx_http_ratelimit_expr_t       filter;   /* if= */
 
     ngx_http_ratelimit_rules_t      rules;    /* unless the rate varies */
@@ -159,6 +162,7 @@ typedef struct {
     ngx_uint_t                      used;     /* by a limit, or by a service */
     ngx_uint_t                      max_rules;  /* as ...use_t's */
     ngx_uint_t                      reserved;
+    ngx_uint_t                      settles;
     ngx_http_ratelimit_hold_e       refusals_hold;
     ngx_http_ratelimit_use_t        override; /* of limits that a call brings
                                                  along, if there is a service */
@@ -193,6 +197,7 @@ typedef struct {
     ngx_uint_t                      stages;   /* of all sets */
     ngx_uint_t                      error_pages;  /* a location has some */
     ngx_uint_t                      statuses; /* a limit counts by them */
+    ngx_uint_t                      settles;  /* a limit has settle= */
     ngx_uint_t                      api;      /* a location has "ratelimit_api"
                                                  */
     ngx_http_ratelimit_elastic_t   *elastic;

@@ -326,6 +326,7 @@ ngx_http_ratelimit_domain_use(ngx_http_ratelimit_limit_t *limit)
 
     domain->used = 1;
     domain->reserved |= limit->use.reserved;
+    domain->settles |= limit->use.settles;
     domain->max_rules = ngx_max(domain->max_rules, limit->use.max_rules);
 }
 
@@ -581,6 +582,7 @@ ngx_http_ratelimit_resolve_descriptor(ngx_conf_t *cf,
     limit->use.max_rules = domain->max_rules;
     limit->use.reserved = domain->reserved;
     limit->use.refusals_hold = domain->refusals_hold;
+    domain->settles |= limit->use.settles;
 
     limit->rates.rules = &limit->rule;
     limit->rates.nrules = 1;

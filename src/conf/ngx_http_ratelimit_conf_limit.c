@@ -87,6 +87,10 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_limit_params[] = {
       offsetof(ngx_http_ratelimit_limit_t, cost),
       0, RATELIMIT_MAX_LIMIT, 0, NULL },
 
+    { ngx_string("settle="), ngx_http_ratelimit_limit_cost,
+      offsetof(ngx_http_ratelimit_limit_t, settle),
+      0, RATELIMIT_MAX_LIMIT, 0, NULL },
+
     { ngx_string("if="), ngx_http_ratelimit_param_expr,
       offsetof(ngx_http_ratelimit_limit_t, filter), 0, 0, 0, NULL },
 

@@ -55,6 +55,7 @@ static ngx_int_t ngx_http_ratelimit_compare_keys(
 static ngx_http_ratelimit_hold_e ngx_http_ratelimit_find_refusals_hold(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
+static ngx_uint_t ngx_http_ratelimit_is_of_upstream(ngx_str_t *text);
 static ngx_uint_t ngx_http_ratelimit_may_refund(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
@@ -399,6 +400,13 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
         rmcf->statuses = 1;
     }
 
+    if (limit->settle.value != NULL) {
+        limit->settle_early = ngx_http_ratelimit_is_of_upstream(
+                                                &limit->settle.value->value);
+        limit->use.settles = 1;
+        rmcf->settles = 1;
+    }
+
     if (limit->elastic && rmcf->elastic == NULL) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "parameter \"elastic\" in \"ratelimit\" directive "
@@ -739,7 +747,9 @@ ngx_http_ratelimit_may_refund(ngx_http_ratelimit_main_conf_t *rmcf,
     ngx_uint_t                   i;
     ngx_http_ratelimit_limit_t  *other;
 
-    if (limit->statuses != NULL || rmcf->stages != limit->stage) {
+    if (limit->statuses != NULL || limit->settle.value != NULL
+        || rmcf->stages != limit->stage)
+    {
         return 1;
     }
 
@@ -768,4 +778,37 @@ ngx_http_ratelimit_may_refund(ngx_http_ratelimit_main_conf_t *rmcf,
     }
 
     return 0;
+}
+
+
+/* whether a text has no variables but fields of the upstream's response */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_of_upstream(ngx_str_t *text)
+{
+    u_char  *p, *last;
+
+    last = text->data + text->len;
+
+    for (p = text->data; p < last; p++) {
+
+        if (*p != '$') {
+            continue;
+        }
+
+        p += (last - p > 1 && p[1] == '{') ? 2 : 1;
+
+        if (((size_t) (last - p) < sizeof("upstream_http_") - 1
+             || ngx_strncmp(p, "upstream_http_", sizeof("upstream_http_") - 1)
+                != 0)
+            && ((size_t) (last - p) < sizeof("upstream_trailer_") - 1
+                || ngx_strncmp(p, "upstream_trailer_",
+                               sizeof("upstream_trailer_") - 1)
+                   != 0))
+        {
+            return 0;
+        }
+    }
+
+    return 1;
 }

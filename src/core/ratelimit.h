@@ -42,6 +42,9 @@
  */
 #define RATELIMIT_RESERVED_TIME  (300 * RATELIMIT_SECOND)
 
+/* a cost that is refused is charged nevertheless, as a debt */
+#define RATELIMIT_IN_FULL       2
+
 /* marks the stamp of a charge that is a reservation */
 #define RATELIMIT_RESERVED      ((uint64_t) 1 << 63)
 
@@ -164,7 +167,9 @@ typedef struct {
     ratelimit_state_t              *state;
     uint64_t                        cost;
     ratelimit_verdict_t             verdict;
-    uint8_t                         count_rejected;  /* count a refusal, too */
+    uint8_t                         count_rejected;  /* count a refusal, too:
+                                                 punish, or
+                                                 RATELIMIT_IN_FULL */
     uint8_t                         reserve;  /* it may turn out not to count */
 } ratelimit_item_t;
 
@@ -290,6 +295,13 @@ void ratelimit_shape_fit(ratelimit_shape_t *shape, uint64_t ceiling);
 
 /* the highest ceiling that a state of this shape can count */
 uint64_t ratelimit_shape_most(const ratelimit_shape_t *shape);
+
+/*
+ * The stamp to refund what a charge has above a part of it: as if that part had
+ * been charged first.
+ */
+uint64_t ratelimit_stamp_above(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, uint64_t stamp, uint64_t part);
 
 /*
  * The stamp to refund what was charged by anyone; the other one is that of a

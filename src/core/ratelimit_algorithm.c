@@ -61,6 +61,17 @@ ratelimit_shape_most(const ratelimit_shape_t *shape)
 }
 
 
+/* where it drips, the bucket would be whole only after that part */
+
+uint64_t
+ratelimit_stamp_above(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, uint64_t stamp, uint64_t part)
+{
+    return ratelimit_algorithms[shape->algorithm]->drips
+           ? stamp + part * rule->period / rule->limit : stamp;
+}
+
+
 /* all that was taken from a bucket is alike */
 
 uint64_t

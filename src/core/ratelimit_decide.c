@@ -16,6 +16,7 @@ static uint64_t ratelimit_requests_left(const ratelimit_item_t *item);
 uint64_t
 ratelimit_item_punish(ratelimit_item_t *item, const ratelimit_clock_t *clock)
 {
+    ratelimit_charge_pt           count;
     ratelimit_verdict_t           next;
     const ratelimit_algorithm_t  *algorithm;
 
@@ -55,8 +56,11 @@ ratelimit_item_punish(ratelimit_item_t *item, const ratelimit_clock_t *clock)
         return item->cost;
     }
 
-    algorithm->punish(item->shape, item->rule, item->state, clock, item->cost,
-                      &item->verdict);
+    count = (item->count_rejected == RATELIMIT_IN_FULL) ? algorithm->charge
+                                                        : algorithm->punish;
+
+    count(item->shape, item->rule, item->state, clock, item->cost,
+          &item->verdict);
 
     /* the refused client waits for this request to expire, too */
 

@@ -129,6 +129,10 @@ ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t refused)
 
         ngx_http_ratelimit_query_refund(q, 0, q->n);
     }
+
+    if (ctx->used == 0) {
+        ctx->refunded = ctx->nqueries;
+    }
 }
 
 

@@ -66,8 +66,11 @@ typedef struct {
     unsigned                        failed:1;   /* a limit was not asked */
     unsigned                        measured:1; /* whether there is */
     unsigned                        spare:1;    /* capacity to spare */
-    unsigned                        settled:2;  /* queries in front, by the
-                                                   status */
+    unsigned                        refunded:2; /* queries in front */
+    unsigned                        settled:2;  /* queries in front, by the */
+    unsigned                        response:10;  /* status of the response */
+    unsigned                        last:1;     /* all of it was passed on */
+    unsigned                        ended:1;    /* settle= has been evaluated */
     unsigned                        described:1;
 
     /* all above are zeros at first */
@@ -141,6 +144,10 @@ ngx_int_t ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
 
 /* cost= */
 ngx_int_t ngx_http_ratelimit_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
+
+/* settle=; NGX_DECLINED if it does not say how much */
+ngx_int_t ngx_http_ratelimit_final_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
 
 /*
@@ -279,9 +286,10 @@ ngx_int_t ngx_http_ratelimit_get_fields(ngx_http_ratelimit_ctx_t *ctx,
     ratelimit_entry_t *fields);
 
 
-/* ngx_http_ratelimit_settle.c: count= */
+/* ngx_http_ratelimit_settle.c: count= and settle= */
 
-ngx_int_t ngx_http_ratelimit_settle_init(ngx_conf_t *cf);
+ngx_int_t ngx_http_ratelimit_settle_init(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf);
 
 
 /* ngx_http_ratelimit_variables.c */

@@ -1,7 +1,7 @@
 
 /*
- * What the expressions of a limit say of a request: if=, rate=, cost=, and
- * whether elastic= is in force.
+ * What the expressions of a limit say of a request: if=, rate=, cost=, settle=,
+ * and whether elastic= is in force.
  */
 
 
@@ -11,8 +11,13 @@
 #define NGX_HTTP_RATELIMIT_LOGGED_COST  32    /* bytes of a bad one */
 
 
-static void ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
+static ngx_int_t ngx_http_ratelimit_parse_cost(ngx_str_t *value,
+    ngx_uint_t fraction, uint64_t *cost);
+static ngx_uint_t ngx_http_ratelimit_log_cost_due(
     ngx_http_ratelimit_limit_t *limit, ngx_str_t *value);
+static void ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_expr_t *expr,
+    const char *what, const char *consequence, ngx_str_t *value);
 
 
 ngx_int_t
@@ -131,67 +136,132 @@ ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
-/*
- * Sets the cost, unless the value is empty or is not a number.  A cost beyond
- * what any limit allows is as good as the largest one.
- */
+/* an empty cost is the default */
 
 ngx_int_t
 ngx_http_ratelimit_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost)
 {
-    uint64_t    n;
-    ngx_str_t   value;
-    ngx_uint_t  i;
+    ngx_str_t  value;
 
     if (ngx_http_ratelimit_eval(r, &limit->cost, &value) != NGX_OK) {
         return NGX_ERROR;
     }
 
-    n = 0;
-
-    for (i = 0; i < value.len; i++) {
-
-        if (value.data[i] < '0' || value.data[i] > '9') {
-            break;
-        }
-
-        n = ngx_min(n * 10 + (value.data[i] - '0'), RATELIMIT_MAX_LIMIT);
-    }
-
-    if (i < value.len) {
-        ngx_http_ratelimit_log_cost(r, limit, &value);
-
-    } else if (value.len) {
-        *cost = n;
+    if (ngx_http_ratelimit_parse_cost(&value, 0, cost) == NGX_ERROR
+        && ngx_http_ratelimit_log_cost_due(limit, &value))
+    {
+        ngx_http_ratelimit_log_cost(r, limit, &limit->cost, "cost",
+                                    "1 is counted", &value);
     }
 
     return NGX_OK;
 }
 
 
+ngx_int_t
+ngx_http_ratelimit_final_cost(ngx_http_request_t *r,
+    ngx_http_ratelimit_limit_t *limit, uint64_t *cost)
+{
+    ngx_int_t  rc;
+    ngx_str_t  value;
+
+    if (ngx_http_ratelimit_eval(r, &limit->settle, &value) != NGX_OK) {
+        return NGX_DECLINED;
+    }
+
+    rc = ngx_http_ratelimit_parse_cost(&value, 1, cost);
+
+    if (rc == NGX_OK || !ngx_http_ratelimit_log_cost_due(limit, &value)) {
+        return rc == NGX_OK ? NGX_OK : NGX_DECLINED;
+    }
+
+    if (rc == NGX_ERROR) {
+        ngx_http_ratelimit_log_cost(r, limit, &limit->settle, "settle",
+                                    "what was reserved counts", &value);
+
+    } else {
+        ngx_log_error(NGX_LOG_INFO, r->connection->log, 0,
+                      "settle \"%V\" of zone \"%V\" is empty, "
+                      "what was reserved counts",
+                      &limit->settle.value->value, &limit->use.zone->name);
+    }
+
+    return NGX_DECLINED;
+}
+
+
+/*
+ * Sets the cost, unless the value is empty, NGX_DECLINED, or is not a number,
+ * NGX_ERROR.  A cost beyond what any limit allows is as good as the largest
+ * one; a fraction, as times have it, is rounded up.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_parse_cost(ngx_str_t *value, ngx_uint_t fraction,
+    uint64_t *cost)
+{
+    u_char     *p, *last;
+    uint64_t    n;
+    ngx_uint_t  more;
+
+    if (value->len == 0) {
+        return NGX_DECLINED;
+    }
+
+    p = value->data;
+    last = p + value->len;
+    n = 0;
+    more = 0;
+
+    while (p < last && *p >= '0' && *p <= '9') {
+        n = ngx_min(n * 10 + (*p - '0'), RATELIMIT_MAX_LIMIT);
+        p++;
+    }
+
+    if (fraction && p > value->data && last - p > 1 && *p == '.') {
+        p++;
+
+        while (p < last && *p >= '0' && *p <= '9') {
+            more |= (*p++ != '0');
+        }
+    }
+
+    if (p < last) {
+        return NGX_ERROR;
+    }
+
+    *cost = ngx_min(n + more, RATELIMIT_MAX_LIMIT);
+
+    return NGX_OK;
+}
+
+
+/* once a second; a malformed rate, if of the same text, has another hash */
+
+static ngx_uint_t
+ngx_http_ratelimit_log_cost_due(ngx_http_ratelimit_limit_t *limit,
+    ngx_str_t *value)
+{
+    return ngx_http_ratelimit_store_log_once(limit->use.zone,
+                                             ngx_murmur_hash2(value->data,
+                                                              value->len));
+}
+
+
 static void
 ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
-    ngx_http_ratelimit_limit_t *limit, ngx_str_t *value)
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_expr_t *expr,
+    const char *what, const char *consequence, ngx_str_t *value)
 {
-    size_t    len;
-    u_char    text[NGX_HTTP_RATELIMIT_LOGGED_COST];
-    uint32_t  hash;
-
-    /* another hash than that of a malformed rate, which may be the same text */
-
-    hash = ngx_murmur_hash2(value->data, value->len);
-
-    if (!ngx_http_ratelimit_store_log_once(limit->use.zone, hash)) {
-        return;
-    }
+    size_t  len;
+    u_char  text[NGX_HTTP_RATELIMIT_LOGGED_COST];
 
     len = ngx_http_ratelimit_printable(text, NGX_HTTP_RATELIMIT_LOGGED_COST,
                                        value);
 
     ngx_log_error(NGX_LOG_ERR, r->connection->log, 0,
-                  "cost \"%V\" of zone \"%V\" is not a number: \"%*s\", "
-                  "1 is counted",
-                  &limit->cost.value->value, &limit->use.zone->name,
-                  len, text);
+                  "%s \"%V\" of zone \"%V\" is not a number: \"%*s\", %s",
+                  what, &expr->value->value, &limit->use.zone->name,
+                  len, text, consequence);
 }

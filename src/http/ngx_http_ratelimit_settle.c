@@ -1,15 +1,26 @@
 
 /*
- * Counting by status: what a request costs is reserved when it is admitted.  As
- * soon as the client has a status, it counts, or is refunded if the status is
- * not one of count=.
+ * What a request costs is charged when it is admitted, and settled when more is
+ * known.
+ *
+ * count=   as soon as the client has a status, the charge counts, or is
+ *          refunded if the status is not one of these
+ * settle=  when the client has the response, the difference to what it really
+ *          cost is charged or refunded
  */
 
 
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
+static ngx_int_t ngx_http_ratelimit_settle_add_handler(ngx_conf_t *cf,
+    ngx_uint_t phase, ngx_http_handler_pt handler);
 static ngx_int_t ngx_http_ratelimit_settle_header_filter(
+    ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_settle_body_filter(ngx_http_request_t *r,
+    ngx_chain_t *in);
+static ngx_uint_t ngx_http_ratelimit_settles_early(ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_post_action_handler(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
 static void ngx_http_ratelimit_settle(ngx_http_request_t *r, ngx_uint_t status,
@@ -23,28 +34,64 @@ static void ngx_http_ratelimit_settle_waiting(ngx_http_ratelimit_query_t *q,
 static ngx_uint_t ngx_http_ratelimit_counts(ngx_http_ratelimit_limit_t *limit,
     ngx_uint_t status);
 static ngx_uint_t ngx_http_ratelimit_get_status(ngx_http_request_t *r);
+static void ngx_http_ratelimit_settle_costs(ngx_http_request_t *r,
+    ngx_uint_t ended);
+static void ngx_http_ratelimit_settle_query_costs(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
 
 
 static ngx_http_output_header_filter_pt  ngx_http_ratelimit_settle_next_filter;
+static ngx_http_output_body_filter_pt
+    ngx_http_ratelimit_settle_next_body_filter;
 
+
+/* nothing of this is there unless a limit needs it */
 
 ngx_int_t
-ngx_http_ratelimit_settle_init(ngx_conf_t *cf)
+ngx_http_ratelimit_settle_init(ngx_conf_t *cf,
+    ngx_http_ratelimit_main_conf_t *rmcf)
+{
+    if (!rmcf->statuses && !rmcf->settles) {
+        return NGX_OK;
+    }
+
+    if (rmcf->statuses) {
+        ngx_http_ratelimit_settle_next_filter = ngx_http_top_header_filter;
+        ngx_http_top_header_filter = ngx_http_ratelimit_settle_header_filter;
+    }
+
+    if (rmcf->settles) {
+        ngx_http_ratelimit_settle_next_body_filter = ngx_http_top_body_filter;
+        ngx_http_top_body_filter = ngx_http_ratelimit_settle_body_filter;
+
+        if (ngx_http_ratelimit_settle_add_handler(cf, NGX_HTTP_REWRITE_PHASE,
+                                    ngx_http_ratelimit_post_action_handler)
+            != NGX_OK)
+        {
+            return NGX_ERROR;
+        }
+    }
+
+    return ngx_http_ratelimit_settle_add_handler(cf, NGX_HTTP_LOG_PHASE,
+                                              ngx_http_ratelimit_log_handler);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_settle_add_handler(ngx_conf_t *cf, ngx_uint_t phase,
+    ngx_http_handler_pt handler)
 {
     ngx_http_handler_pt        *h;
     ngx_http_core_main_conf_t  *cmcf;
 
     cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
 
-    h = ngx_array_push(&cmcf->phases[NGX_HTTP_LOG_PHASE].handlers);
+    h = ngx_array_push(&cmcf->phases[phase].handlers);
     if (h == NULL) {
         return NGX_ERROR;
     }
 
-    *h = ngx_http_ratelimit_log_handler;
-
-    ngx_http_ratelimit_settle_next_filter = ngx_http_top_header_filter;
-    ngx_http_top_header_filter = ngx_http_ratelimit_settle_header_filter;
+    *h = handler;
 
     return NGX_OK;
 }
@@ -67,6 +114,91 @@ ngx_http_ratelimit_settle_header_filter(ngx_http_request_t *r)
 }
 
 
+/*
+ * The response ends before the request does, which may wait for a mirror or for
+ * the rest of the request's body.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_settle_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
+{
+    ngx_int_t                  rc;
+    ngx_chain_t               *cl;
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    ctx = (r == r->main) ? ngx_http_ratelimit_next_ctx(r, NULL) : NULL;
+
+    if (ctx == NULL) {
+        return ngx_http_ratelimit_settle_next_body_filter(r, in);
+    }
+
+    for (cl = in; cl != NULL; cl = cl->next) {
+        ctx->last |= cl->buf->last_buf;
+    }
+
+    /* so that the next request of a client that waits knows of it */
+
+    if (ctx->last && r->header_sent && ngx_http_ratelimit_settles_early(r)) {
+        ngx_http_ratelimit_settle(r, r->headers_out.status, 0);
+        ngx_http_ratelimit_settle_costs(r, 0);
+    }
+
+    rc = ngx_http_ratelimit_settle_next_body_filter(r, in);
+
+    if (ctx->last && rc != NGX_ERROR && r->header_sent && r->postponed == NULL
+        && !r->buffered && !r->connection->buffered)
+    {
+        ngx_http_ratelimit_settle(r, r->headers_out.status, 0);
+        ngx_http_ratelimit_settle_costs(r, 0);
+    }
+
+    return rc;
+}
+
+
+/* whether no cost depends on what is sent to the client */
+
+static ngx_uint_t
+ngx_http_ratelimit_settles_early(ngx_http_request_t *r)
+{
+    ngx_uint_t                   i, k;
+    ngx_http_ratelimit_ctx_t    *ctx;
+    ngx_http_ratelimit_limit_t  *limit;
+
+    for (ctx = ngx_http_ratelimit_next_ctx(r, NULL);
+         ctx != NULL;
+         ctx = ngx_http_ratelimit_next_ctx(r, ctx))
+    {
+        for (i = 0; i < ctx->nqueries; i++) {
+            for (k = 0; k < ctx->queries[i].n; k++) {
+                limit = ngx_http_ratelimit_item_rules(&ctx->queries[i],
+                                                      k)->limit;
+
+                if (limit->settle.value != NULL && !limit->settle_early) {
+                    return 0;
+                }
+            }
+        }
+    }
+
+    return 1;
+}
+
+
+/* variables of the upstream become those of the action */
+
+static ngx_int_t
+ngx_http_ratelimit_post_action_handler(ngx_http_request_t *r)
+{
+    if (r->post_action && r == r->main) {
+        ngx_http_ratelimit_settle(r, ngx_http_ratelimit_get_status(r), 0);
+        ngx_http_ratelimit_settle_costs(r, 0);
+    }
+
+    return NGX_DECLINED;
+}
+
+
 /* there was no response, or it is settled already */
 
 static ngx_int_t
@@ -74,6 +206,7 @@ ngx_http_ratelimit_log_handler(ngx_http_request_t *r)
 {
     if (r == r->main) {
         ngx_http_ratelimit_settle(r, ngx_http_ratelimit_get_status(r), 1);
+        ngx_http_ratelimit_settle_costs(r, 1);
     }
 
     return NGX_OK;
@@ -119,7 +252,10 @@ ngx_http_ratelimit_settle_ctx(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t status)
         }
     }
 
-    ctx->settled = ctx->nqueries;
+    if (ctx->settled < ctx->nqueries) {
+        ctx->settled = ctx->nqueries;
+        ctx->response = status;
+    }
 }
 
 
@@ -141,11 +277,11 @@ ngx_http_ratelimit_settle_query(ngx_http_ratelimit_ctx_t *ctx,
 
         ngx_http_ratelimit_describe(ctx);
 
-        if (ngx_http_ratelimit_counts(rates->limit, status)) {
-            ngx_http_ratelimit_query_commit(q, i, rates->nrules);
-
-        } else {
+        if (!ngx_http_ratelimit_counts(rates->limit, status)) {
             ngx_http_ratelimit_query_refund(q, i, rates->nrules);
+
+        } else if (rates->limit->settle.value == NULL) {
+            ngx_http_ratelimit_query_commit(q, i, rates->nrules);
         }
     }
 }
@@ -212,4 +348,72 @@ ngx_http_ratelimit_get_status(ngx_http_request_t *r)
     }
 
     return r->http_version == NGX_HTTP_VERSION_9 ? 9 : 0;
+}
+
+
+/* a subrequest in the background may go on after the response */
+
+static void
+ngx_http_ratelimit_settle_costs(ngx_http_request_t *r, ngx_uint_t ended)
+{
+    ngx_uint_t                 i;
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    for (ctx = ngx_http_ratelimit_next_ctx(r, NULL);
+         ctx != NULL;
+         ctx = ngx_http_ratelimit_next_ctx(r, ctx))
+    {
+        if (ctx->ended
+            || (!ended && ctx->request != r && !ctx->request->done))
+        {
+            continue;
+        }
+
+        ctx->ended = 1;
+
+        /* a request that has left the queue for a token will be refunded */
+
+        if (ctx->queued) {
+            continue;
+        }
+
+        for (i = ctx->refunded; i < ctx->nqueries; i++) {
+            if (ctx->queries[i].allowed) {
+                ngx_http_ratelimit_settle_query_costs(ctx, &ctx->queries[i]);
+            }
+        }
+    }
+}
+
+
+static void
+ngx_http_ratelimit_settle_query_costs(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
+{
+    uint64_t                     cost;
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_limit_t  *limit;
+    ngx_http_ratelimit_rules_t  *rules;
+
+    for (i = 0; i < q->n; i += rules->nrules) {
+        rules = ngx_http_ratelimit_item_rules(q, i);
+        limit = rules->limit;
+
+        if (limit->settle.value == NULL
+            || !ngx_http_ratelimit_counts(limit, ctx->response))
+        {
+            continue;
+        }
+
+        ngx_http_ratelimit_describe(ctx);
+
+        if (ngx_http_ratelimit_final_cost(ctx->request, limit, &cost)
+            == NGX_OK)
+        {
+            ngx_http_ratelimit_query_adjust(q, i, rules->nrules, cost);
+
+        } else {
+            ngx_http_ratelimit_query_commit(q, i, rules->nrules);
+        }
+    }
 }

@@ -245,6 +245,7 @@ struct ngx_http_ratelimit_redis_message_s {
                                                    array */
     unsigned                        asking:1;   /* of a hash slot that is being
                                                    moved to the server */
+    unsigned                        urgent:1;   /* it is written at once */
     unsigned                        expired:1;  /* don't send it any more */
     unsigned                        unread:1;   /* and never will be */
 
@@ -610,6 +611,7 @@ ngx_int_t ngx_http_ratelimit_redis_redirect(
 void ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_redis_mirror_refund(ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_redis_mirror_commit(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_redis_mirror_debit(ngx_http_ratelimit_query_t *q);
 
 
 /* ngx_http_ratelimit_redis_resets.c */

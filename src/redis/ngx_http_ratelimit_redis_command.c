@@ -381,6 +381,7 @@ ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
     switch (op) {
 
     case RATELIMIT_SCRIPT_REFUND:
+    case RATELIMIT_SCRIPT_DEBIT:
         return item->cost != 0;
 
     case RATELIMIT_SCRIPT_COMMIT:

@@ -86,6 +86,10 @@ ngx_http_ratelimit_redis_send_message(
 
     conn->expected++;
 
+    if (message->urgent) {
+        ngx_http_ratelimit_redis_flush(conn);
+    }
+
     return NGX_OK;
 }
 

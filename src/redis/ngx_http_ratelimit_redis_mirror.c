@@ -60,6 +60,14 @@ ngx_http_ratelimit_redis_mirror_commit(ngx_http_ratelimit_query_t *q)
 }
 
 
+void
+ngx_http_ratelimit_redis_mirror_debit(ngx_http_ratelimit_query_t *q)
+{
+    ngx_http_ratelimit_redis_mirror_settle(q,
+                                         ngx_http_ratelimit_shm_store.debit);
+}
+
+
 static void
 ngx_http_ratelimit_redis_mirror_settle(ngx_http_ratelimit_query_t *q,
     void (*settle)(ngx_http_ratelimit_query_t *q))

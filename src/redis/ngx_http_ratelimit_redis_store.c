@@ -13,6 +13,7 @@ static void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t undo);
 static void ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_redis_debit(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_refused(
     ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_peek(ngx_http_ratelimit_query_t *q);
@@ -42,6 +43,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
     ngx_http_ratelimit_redis_cancel,
     ngx_http_ratelimit_redis_refund,
     ngx_http_ratelimit_redis_commit,
+    ngx_http_ratelimit_redis_debit,
     ngx_http_ratelimit_redis_refused,
     ngx_http_ratelimit_redis_peek,
     ngx_http_ratelimit_redis_reset,
@@ -88,6 +90,15 @@ ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q)
     ngx_http_ratelimit_redis_mirror_commit(q);
 
     (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_COMMIT);
+}
+
+
+static void
+ngx_http_ratelimit_redis_debit(ngx_http_ratelimit_query_t *q)
+{
+    ngx_http_ratelimit_redis_mirror_debit(q);
+
+    (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DEBIT);
 }
 
 
@@ -164,6 +175,10 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
 
     command->message.handler = ngx_http_ratelimit_redis_on_message;
     command->deadline = ngx_current_msec + redis->timeout;
+
+    /* before the end of the response, after which the client asks again */
+
+    command->message.urgent = (op == RATELIMIT_SCRIPT_DEBIT);
 
     if (ngx_http_ratelimit_redis_send(command) != NGX_OK) {
 

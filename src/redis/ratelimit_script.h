@@ -25,6 +25,7 @@
  * decide   charges all if all allow, otherwise those that count refusals
  * commit   the reservations that have these stamps count
  * refund   takes back the charges or reservations that have these stamps
+ * debit    charges all, whatever their limits say
  * refused  the request was refused elsewhere: charges those that count that
  * peek     charges none
  * reset    forgets what was charged
@@ -34,6 +35,7 @@ typedef enum {
     RATELIMIT_SCRIPT_DECIDE = 'c',
     RATELIMIT_SCRIPT_COMMIT = 's',
     RATELIMIT_SCRIPT_REFUND = 'r',
+    RATELIMIT_SCRIPT_DEBIT = 'b',
     RATELIMIT_SCRIPT_REFUSED = 'i',
     RATELIMIT_SCRIPT_PEEK = 'p',
     RATELIMIT_SCRIPT_RESET = 'd'
@@ -41,7 +43,8 @@ typedef enum {
 
 /* whether it settles a decision that was made before, which has no verdict */
 #define ratelimit_script_settles(op)                                          \
-    ((op) == RATELIMIT_SCRIPT_COMMIT || (op) == RATELIMIT_SCRIPT_REFUND)
+    ((op) == RATELIMIT_SCRIPT_COMMIT || (op) == RATELIMIT_SCRIPT_REFUND       \
+     || (op) == RATELIMIT_SCRIPT_DEBIT)
 
 
 /*

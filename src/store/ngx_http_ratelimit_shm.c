@@ -25,6 +25,7 @@
 static ngx_int_t ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_debit(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_peek(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_reset(ngx_http_ratelimit_query_t *q);
 
@@ -46,6 +47,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     NULL,                                  /* cancel */
     ngx_http_ratelimit_shm_refund,
     ngx_http_ratelimit_shm_commit,
+    ngx_http_ratelimit_shm_debit,
     NULL,                                  /* refused */
     ngx_http_ratelimit_shm_peek,
     ngx_http_ratelimit_shm_reset,
@@ -119,6 +121,45 @@ ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q)
 
     ratelimit_table_commit(q->items, q->places, q->n, &clock,
                            ngx_http_ratelimit_self);
+}
+
+
+static void
+ngx_http_ratelimit_shm_debit(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t                  i;
+    ngx_http_ratelimit_debit_t  debit;
+
+    for (i = 0; i < q->n; i++) {
+        (void) ngx_http_ratelimit_shm_debit_item(q, i, &debit);
+    }
+}
+
+
+/* the key may have been evicted meanwhile: this is a decision of its own */
+
+ngx_int_t
+ngx_http_ratelimit_shm_debit_item(ngx_http_ratelimit_query_t *q, ngx_uint_t i,
+    ngx_http_ratelimit_debit_t *debit)
+{
+    if (q->items[i].cost == 0) {
+        return NGX_DECLINED;
+    }
+
+    debit->item = q->items[i];
+    debit->item.count_rejected = RATELIMIT_IN_FULL;
+    debit->item.reserve = 0;
+
+    debit->subject = q->subjects[i];
+    debit->place = q->places[i];
+
+    debit->query = *q;
+    debit->query.items = &debit->item;
+    debit->query.subjects = &debit->subject;
+    debit->query.places = &debit->place;
+    debit->query.n = 1;
+
+    return ngx_http_ratelimit_shm_query(&debit->query);
 }
 
 

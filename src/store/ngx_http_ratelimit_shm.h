@@ -23,6 +23,21 @@ extern uint64_t  ngx_http_ratelimit_wall;
 /* of the wall clock, when this was compared with the clocks */
 extern time_t    ngx_http_ratelimit_second;
 
+/*
+ * Charges one item in full, as a query of its own, whose verdict is that of
+ * this charge.  NGX_DECLINED without a cost.
+ */
+
+typedef struct {
+    ngx_http_ratelimit_query_t      query;
+    ratelimit_item_t                item;
+    ratelimit_place_t               place;
+    ngx_http_ratelimit_subject_t    subject;
+} ngx_http_ratelimit_debit_t;
+
+ngx_int_t ngx_http_ratelimit_shm_debit_item(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i, ngx_http_ratelimit_debit_t *debit);
+
 /* compares with the clocks, and with what other workers have found */
 void ngx_http_ratelimit_shm_set_wall(ngx_time_t *tp);
 

@@ -73,6 +73,8 @@ typedef struct {
     ngx_uint_t                      count_rejected;  /* rejected=count */
     ngx_uint_t                      reserved; /* a charge may be refunded when
                                                  the status is known */
+    ngx_uint_t                      settles;  /* a request may turn out to cost
+                                                 more than the ceiling */
     ngx_http_ratelimit_hold_e       refusals_hold;  /* of one name all alike */
     ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
@@ -156,6 +158,8 @@ struct ngx_http_ratelimit_query_s {
  *         NULL if decide never returns NGX_AGAIN.
  * refund  refunds the items of an allowed query that have a cost
  * commit  what items of an allowed query have reserved counts
+ * debit   charges the items of an allowed query that have a cost once more,
+ *         whatever their limits say
  * refused another store refused the request: counts it where refused requests
  *         count, and sets allowed and all verdicts as decide does, though
  *         nothing else is charged.  NGX_DECLINED if that is not worth it.
@@ -176,6 +180,7 @@ typedef struct {
     void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t refund);
     void        (*refund)(ngx_http_ratelimit_query_t *q);
     void        (*commit)(ngx_http_ratelimit_query_t *q);
+    void        (*debit)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*refused)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*peek)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*reset)(ngx_http_ratelimit_query_t *q);
@@ -405,6 +410,14 @@ void ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n);
 void ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n);
+
+/*
+ * The same for the items of one limit, which have turned out to cost as much as
+ * this: what they cost more is charged now, whatever their limits say, and what
+ * they cost less is refunded.
+ */
+void ngx_http_ratelimit_query_adjust(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t first, ngx_uint_t n, uint64_t cost);
 
 /*
  * Gives back what was charged to a limit of an allowed query before, by any

@@ -378,6 +378,15 @@ ngx_http_ratelimit_zone_fit(ngx_http_ratelimit_zone_t *zone,
     ratelimit_shape_t            *shape;
     const ratelimit_algorithm_t  *algorithm;
 
+    /* what one request may cost in the end, whatever the limit */
+
+    static const ratelimit_rule_t  debt = {
+        .limit = 1,
+        .period = RATELIMIT_SECOND,
+        .capacity = RATELIMIT_MAX_LIMIT,
+        .ceiling = RATELIMIT_MAX_LIMIT
+    };
+
     shape = &zone->shape;
     algorithm = ratelimit_algorithms[shape->algorithm];
 
@@ -391,6 +400,10 @@ ngx_http_ratelimit_zone_fit(ngx_http_ratelimit_zone_t *zone,
 
     if (use->bound) {
         zone->packed &= ratelimit_table_fit(shape, use->bound);
+    }
+
+    if (use->settles && !algorithm->sized) {
+        zone->packed &= ratelimit_table_fit(shape, &debt);
     }
 }
 

@@ -95,10 +95,12 @@ static void compare_close(compare_world_t *w);
 static void compare_move(compare_world_t *w);
 static int compare_stale(const compare_world_t *w,
     const compare_charge_t *charge);
+static void compare_keep(compare_world_t *w, compare_charge_t *charge);
 static ratelimit_script_e compare_settle_op(compare_world_t *w,
     compare_charge_t *charge);
 static ratelimit_script_e compare_give_back(compare_world_t *w);
 static ratelimit_script_e compare_op(compare_world_t *w);
+static void compare_debit(compare_world_t *w);
 static void compare_core(compare_world_t *w, ratelimit_script_e op);
 static uint64_t compare_next(const compare_world_t *w, size_t i,
     ratelimit_script_e op);
@@ -337,6 +339,33 @@ compare_stale(const compare_world_t *w, const compare_charge_t *charge)
 }
 
 
+/* a charge is refunded in part, and a second time once more */
+
+static void
+compare_keep(compare_world_t *w, compare_charge_t *charge)
+{
+    size_t             i;
+    uint64_t           kept;
+    ratelimit_item_t  *item;
+
+    for (i = 0; i < w->n; i++) {
+        item = &w->items[i];
+
+        if (item->reserve || item->cost == 0) {
+            continue;
+        }
+
+        kept = random_below(item->cost);
+        item->cost -= kept;
+        charge->cost[i] = kept;
+
+        item->verdict.stamp = ratelimit_stamp_above(item->shape, item->rule,
+                                                    item->verdict.stamp,
+                                                    kept);
+    }
+}
+
+
 /* a charge may be refunded twice, a reservation counts once */
 
 static ratelimit_script_e
@@ -348,6 +377,11 @@ compare_settle_op(compare_world_t *w, compare_charge_t *charge)
         w->items[i].verdict.stamp = charge->stamp[i];
         w->items[i].cost = charge->cost[i];
         w->items[i].reserve = charge->reserve[i];
+    }
+
+    if (charge->settled == 0 && random_percent(30)) {
+        compare_keep(w, charge);
+        return RATELIMIT_SCRIPT_REFUND;
     }
 
     if (!charge->settled++ && random_percent(50)) {
@@ -403,6 +437,17 @@ compare_op(compare_world_t *w)
         return RATELIMIT_SCRIPT_REFUSED;
     }
 
+    if (random_percent(5)) {
+        for (i = 0; i < w->n; i++) {
+            w->items[i].cost = random_percent(20)
+                               ? random_between(1, RATELIMIT_MAX_LIMIT)
+                               : random_between(1, w->limits[i].rule.ceiling);
+            w->items[i].reserve = 0;
+        }
+
+        return RATELIMIT_SCRIPT_DEBIT;
+    }
+
     place = random_below(COMPARE_CHARGES);
     charge = &w->refundable[place];
 
@@ -416,6 +461,21 @@ compare_op(compare_world_t *w)
 
     return random_percent(95) ? RATELIMIT_SCRIPT_DECIDE
                               : RATELIMIT_SCRIPT_REFUSED;
+}
+
+
+static void
+compare_debit(compare_world_t *w)
+{
+    size_t            i;
+    ratelimit_item_t  item;
+
+    for (i = 0; i < w->n; i++) {
+        item = w->items[i];
+        item.count_rejected = RATELIMIT_IN_FULL;
+
+        (void) decision_make(&item, 1, &w->clock);
+    }
 }
 
 
@@ -448,6 +508,11 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
         (void) decision_look(w->items, w->n, &w->clock);
         decision_settle(w->items, w->n, &w->clock, 0);
 
+        return;
+    }
+
+    if (op == RATELIMIT_SCRIPT_DEBIT) {
+        compare_debit(w);
         return;
     }
 

@@ -17,6 +17,7 @@
 --      returns nothing
 --   p  peek: charges nothing; returns the verdicts
 --   d  reset: deletes the states; returns nothing
+--   b  debit: charges all limits, whatever they say; returns nothing
 --
 -- All numbers are integers below 2^53.
 --
@@ -42,12 +43,14 @@
 --- include begin
 --- functions
 
-if op == 'r' or op == 's' or op == 'd' then
+if op == 'r' or op == 's' or op == 'b' or op == 'd' then
     local function settle(key, argument)
         if op == 'd' then
             call('DEL', key)
         elseif op == 'r' then
             --- algorithms refund
+        elseif op == 'b' then
+            --- algorithms charge
         else
             --- algorithms commit
         end
