@@ -4,7 +4,7 @@
 # t/vectors/, on random requests with a clock that is set by hand, and with
 # Redis' own clock, where states expire.  All in a real Redis.
 #
-# SEED in the environment repeats a random run, STEPS makes it longer.
+# SEED in the environment repeats a random run, STEPS and RUNS make it longer.
 
 use strict;
 use warnings;
@@ -19,6 +19,7 @@ use RedisServer;
 my $out = 'build/lua';
 my $cc = $ENV{CC} || 'gcc';
 my $steps = $ENV{STEPS} || 100_000;
+my $runs = $ENV{RUNS} || 60;
 my $seed = $ENV{SEED} || 20;
 
 my @flags = (qw(-std=gnu99 -g -O1 -Wall -Wextra -Werror -Isrc -It/lua -It/unit),
@@ -83,6 +84,13 @@ my @mutations = (
     [leaky_bucket => 'after == free + 1', 'after == free'],
     [leaky_bucket => 'after >= above', 'after > above'],
     [leaky_bucket => 'cost > 0 or rebase or folded', 'cost > 0 or folded'],
+    [fixed_window => 'stamp < finish', 'stamp <= finish'],
+    [sliding_window => 'index - stamp > buckets', 'index - stamp >= buckets'],
+    [sliding_window => 'cost, rebase = 0, true', 'rebase = true'],
+    [sliding_log => 'stamp + period <= now', 'stamp + period / 2 <= now'],
+    [sliding_log => 'sliding_log_younger(log, -step)', '0'],
+    [token_bucket => 'cost <= returned', 'cost < returned'],
+    [leaky_bucket => '(since > stamp) and since - stamp or 0', '0'],
     [fixed_window => 'stamp == latest and finish > now', 'false'],
     [sliding_window => 'i = newest, first - buckets + 1', 'i = newest, newest'],
     [sliding_window => 'cost > 0 and oldest <= newest', 'false'],
@@ -98,6 +106,16 @@ my @mutations = (
     [mixed => "'look', true", "'look', false"],
 );
 
+# the same of those for write-back
+
+my @exchanges = (
+    ['limit.number > limit.counted', 'true'],
+    ['(left - left % 4) / 4', '2 * left'],
+    ['remember(limit, 0, 0)', ''],
+    ['ARGV[i + 1] = with(limit.argument, 0, 0)', ''],
+    ['refund(limit.key, with(limit.argument, limit.cost, limit.stamp))', ''],
+);
+
 my $redis = RedisServer->start;
 
 BAIL_OUT('the programs do not build') if !build();
@@ -107,6 +125,9 @@ subtest vectors => sub { relay({ RATELIMIT_REDIS => $redis->{path} },
 
 subtest random => sub { relay({}, "$out/compare", $redis->{path}, $steps,
                               $seed) };
+
+subtest machines => sub { relay({}, "$out/machines", $redis->{path}, $runs,
+                                $seed) };
 
 subtest real => sub { relay({}, "$out/real", $redis->{path}, $seed) };
 
@@ -118,6 +139,16 @@ subtest mutations => sub {
 
         like($text, qr/^not ok/m, $name) or diag($text);
         is($rc, 1, 'by a verdict') or diag($text);
+    }
+
+    for my $mutation (@exchanges) {
+        my $name = join ' => ', @$mutation;
+
+        $redis->call('FLUSHALL');
+        local $ENV{MUTATE} = join '=>', @$mutation;
+
+        like(scalar `$out/machines $redis->{path} 12 $seed 2>&1`, qr/^not ok/m,
+             $name);
     }
 };
 
@@ -138,7 +169,10 @@ sub mutant {
 # the program "vectors" is that of t/unit/, with the scripts instead of the core
 
 sub build {
-    my @core = (glob('src/core/*.c'), 'src/redis/ratelimit_script.c');
+    my @core = (glob('src/core/*.c'),
+                'src/table/ratelimit_lock.c',
+                map { "src/redis/ratelimit_$_.c" }
+                    qw(script exchange ledger ledger_entry));
     my @objects;
 
     make_path("$out/redis");
@@ -155,6 +189,7 @@ sub build {
 
     my %programs = (
         compare => ['t/lua/compare.c'],
+        machines => ['t/lua/machines.c'],
         real => ['t/lua/real.c'],
         vectors => ["$out/vectors.o", 't/lua/verbs.c'],
     );
@@ -164,7 +199,7 @@ sub build {
 
     for my $name (sort keys %programs) {
         return if !command($cc, @flags, '-o', "$out/$name",
-                           @{$programs{$name}}, @objects, '-lhiredis');
+                           @{$programs{$name}}, @objects, qw(-lhiredis -lpthread));
     }
 
     return 1;

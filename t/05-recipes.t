@@ -56,6 +56,7 @@ subtest 'api.conf' => \&api;
 subtest 'redis-sentinel.conf' => \&redis_sentinel;
 subtest 'redis-tls.conf' => \&redis_tls;
 subtest 'redis-cluster.conf' => \&redis_cluster;
+subtest 'redis-sync.conf' => \&redis_sync;
 
 # those of other pages are run by their tests
 
@@ -202,6 +203,38 @@ sub redis_cluster {
     my %port = map { (7000 + $_ => $cluster->{servers}[$_]{port}) } 0 .. 2;
 
     decided_by_redis('redis-cluster.conf', %port);
+}
+
+
+# gateways that decide by themselves, and tell Redis what they have admitted
+
+sub redis_sync {
+    my $redis = RedisServer->start;
+
+    my $conf = Page::slurp('docs/examples/redis-sync.conf');
+
+    $run{'redis-sync.conf'} = 1;
+    is($conf =~ s{(redis://127\.0\.0\.1):6379}{$1:$redis->{port}}g, 1,
+       'a Redis');
+    $conf =~ s/timeout=50ms/timeout=5s/;
+
+    my @gateways = map { gateway($conf) } 1 .. 2;
+
+    for my $gateway (@gateways) {
+        is(statuses($gateway, '/[1-25]', '-H "X-API-Key: 4711"'), '25x200',
+           'half of the limit');
+    }
+
+    for my $gateway (@gateways) {
+        my @head;
+
+        Gateway::await(sub {
+            @head = look($gateway, '/', '-H "X-API-Key: 4711"');
+            return $head[0] eq 'HTTP/1.1 429 Too Many Requests';
+        }, 'a refusal');
+        ok(scalar(grep { $_ eq 'X-Decided-By: sync' } @head), 'by write-back');
+        is($gateway->complaints, '', 'nothing is wrong with nginx');
+    }
 }
 
 

@@ -17,6 +17,7 @@ use Gateway;
 use RedisServer;
 
 use constant SECOND => 1;
+use constant SYNC => 0.5;
 use constant OTHERS => 20;
 
 my $redis = RedisServer->start;
@@ -24,11 +25,13 @@ my $redis = RedisServer->start;
 my $http = <<"END";
 ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
 ratelimit_zone \$arg_k zone=far:1m rate=2r/h redis=main;
+ratelimit_zone \$arg_k zone=sync:1m rate=2r/h redis=main sync=500ms;
 
 server {
     listen 127.0.0.1:PORT;
 
     location /far { ratelimit zone=far; empty_gif; }
+    location /sync { ratelimit zone=sync; empty_gif; }
     location /api/ { ratelimit_api write=on; }
 }
 END
@@ -60,6 +63,11 @@ subtest 'refusals are remembered' => sub {
 
 subtest 'another gateway resets the key' => sub {
     resets('far', SECOND);
+};
+
+
+subtest 'a gateway that counts by itself' => sub {
+    resets('sync', SYNC + SECOND);
 };
 
 

@@ -33,6 +33,7 @@ descriptors:
 END
 
 subtest "by $_" => \&by, $_ for algorithms();
+subtest "by $_, write-back" => \&write_back, $_ for algorithms();
 subtest 'two gateways' => \&two_gateways;
 subtest 'Redis is down' => \&down;
 subtest 'a deadline, and clients that leave' => \&unanswered;
@@ -122,6 +123,50 @@ sub by {
        'no more than there was');
     is(answer($calls, 'basic', [one => 'g', -hitsAddend => 0]),
        "OK OK($most of 5/DAY)", 'in Redis, too');
+    is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+# what was not reported yet is given back, and what was; the other gateway asks
+# Redis each time
+
+sub write_back {
+    my ($algorithm) = @_;
+
+    $redis->call('FLUSHALL');
+
+    my ($gateway, $calls) = gateway("algorithm=$algorithm sync=100ms");
+    my ($other, $there) = gateway("algorithm=$algorithm");
+    my @look = (-hitsAddend => 0);
+    my @back = (-isNegativeHits => JSON::PP::true);
+    my $most = $algorithm eq 'leaky_bucket' ? 1 : 40;
+
+    my $seen = sub {
+        my ($left) = @_;
+
+        Gateway::await(sub {
+            answer($there, 'basic', [many => 'a', @look])
+            eq "OK OK($left of 40/DAY)";
+        }, "$left there");
+        is(answer($calls, 'basic', [many => 'a', @look]),
+           "OK OK($left of 40/DAY)", "$left here and there");
+    };
+
+    answer($calls, 'basic', [many => 'a', -hitsAddend => $most > 1 ? 20 : 1]);
+    $seen->($most > 1 ? 20 : 0);
+
+    # before and after others that are not reported
+
+    answer($calls, 'basic', [many => 'a', -hitsAddend => 5, @back]);
+    answer($calls, 'basic', [many => 'a', -hitsAddend => 9]) if $most > 1;
+    answer($calls, 'basic', [many => 'a', -hitsAddend => 20, @back])
+        if $most > 1;
+    $seen->($most > 1 ? 36 : 1);
+
+    answer($calls, 'basic', [many => 'a', -hitsAddend => 100, @back]);
+    answer($calls, 'basic', [many => 'a', -hitsAddend => 3]) if $most > 1;
+    $seen->($most > 1 ? 37 : 1);
+
     is($gateway->complaints, '', 'nothing to complain about');
 }
 

@@ -22,14 +22,14 @@ use constant UNIT => 366 * 86400 / 100;     # seconds until one of 100 is back
 
 my @algorithms = Registry::algorithms();
 my %burst = (map({ $_ => '' } @algorithms), leaky_bucket => 'burst=99 nodelay');
-my %store = (shm => '', redis => 'redis=main');
+my %store = (shm => '', redis => 'redis=main', sync => 'redis=main sync=100ms');
 my $redis = RedisServer->start;
 my $backend = Clients::backend();
 my $gateway = Gateway->start(workers => 2, http => config());
 our $clients = Clients->new($gateway->{port});
 my $keys = 0;
 
-for my $where (qw(shm redis)) {
+for my $where (qw(shm redis sync)) {
     for my $algorithm (@algorithms) {
         my $uri = "/$where/$algorithm";
 
@@ -45,6 +45,7 @@ for my $where (qw(shm redis)) {
     subtest "$where: a refused request" => sub { refused($where) };
 }
 
+subtest 'sync: Redis hears of it' => \&reported;
 subtest 'what is no cost' => \&malformed;
 subtest 'numbers' => \&numbers;
 subtest 'a large debt' => \&large_debt;
@@ -77,7 +78,7 @@ sub config {
     my $slow = $backend->sockport;
     my ($http, $locations) = ('', '');
 
-    for my $where (qw(shm redis)) {
+    for my $where (qw(shm redis sync)) {
         my $store = $store{$where};
 
         for my $name (@algorithms) {
@@ -426,6 +427,42 @@ sub refused {
     left("/$where/other", $k, 8, 'six cost 7');
     is($clients->ask("GET /$where/constant?k=$k")->{status}, 429, 'refused');
     left("/$where/other", $k, 8, 'which costs nothing');
+}
+
+
+# a machine that asks Redis each time sees what the other one has settled
+
+sub reported {
+    my $http = "ratelimit_redis main redis://127.0.0.1:$redis->{port}"
+               . " timeout=5s;\n";
+    my %location;
+
+    for my $name (@algorithms) {
+        $http .= "ratelimit_zone \$arg_k zone=sync-$name:1m rate=100r/366d"
+                 . " algorithm=$name redis=main;\n";
+        $location{"/look/sync/$name"} = "ratelimit zone=sync-$name cost=0"
+                                        . " $burst{$name};";
+    }
+
+    my $other = Gateway->start(http => $http . Gateway->server(%location));
+    my $here = $clients;
+    my $there = Clients->new($other->{port});
+
+    for my $name (@algorithms) {
+        my ($uri, $k) = ("/sync/$name", key());
+
+        $here->ask("GET $uri?k=$k&c=1&u=30");
+
+        local $clients = $there;
+
+        left($uri, $k, 70, "$name: more");
+        $here->ask("GET $uri?k=$k&c=50&u=10");
+        left($uri, $k, 60, "$name: less");
+        $here->ask("GET $uri?k=$k&c=1&u=250");
+        left($uri, $k, 0, "$name: a debt");
+    }
+
+    is($other->complaints, '', 'nothing to complain about');
 }
 
 

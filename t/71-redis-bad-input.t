@@ -447,6 +447,7 @@ subtest 'TLS' => sub {
 };
 
 subtest 'zones' => sub {
+    my $range = 'must be a time from 10ms to 60s, or "off"';
     my $zone = 'ratelimit_zone $arg_a zone=x:1m rate=1r/s';
     my $redis = "$d main redis://127.0.0.1;";
 
@@ -474,8 +475,10 @@ subtest 'zones' => sub {
         ['redis=main sync=on',      'sync=on', 'must be "off" or a time'],
         ['redis=main sync=x',       'sync=x', 'must be "off" or a time'],
         ['redis=main sync=-1s',     'sync=-1s', 'must be "off" or a time'],
-        ['redis=main sync=1s',      'sync=1s', "a time $later"],
-        ['redis=main sync=500ms',   'sync=500ms', "a time $later"],
+        ['redis=main sync=0',       'sync=0', $range],
+        ['redis=main sync=9ms',     'sync=9ms', $range],
+        ['redis=main sync=61s',     'sync=61s', $range],
+        ['redis=main sync=1h',      'sync=1h', $range],
         ['redis=main sync=off sync=off', 'sync=off', 'is duplicate'],
         ['redis=main fail=x',       'fail=x',
                                     'must be "local", "open" or "closed"'],
@@ -493,6 +496,11 @@ subtest 'zones' => sub {
         'invalid parameter "redis://***@h" in "ratelimit_zone" directive: '
         . must_be(qw(zone= rate= algorithm= fail= redis= sync= buckets=
                      capacity= top=)));
+    bad("$redis\nratelimit_zone \$arg_a zone=x:1m rate=1024r/h redis=main "
+        . "algorithm=sliding_log sync=1s;\n$server\n"
+        . "ratelimit zone=x;  # here\n}", 'a log that is too long for sync',
+        'zone "x" with "sync" and algorithm "sliding_log" can\'t have a limit '
+        . 'of 1024 requests, at most 1023 are allowed');
     bad("$redis\n$zone sync=off;", 'sync alone',
         'parameter "sync=off" in "ratelimit_zone" directive needs "redis="');
 

@@ -71,6 +71,31 @@ const ngx_http_ratelimit_api_figure_t
       "Refusals that were known, so that the server was not asked.",
       ngx_http_ratelimit_redis_field(denied) },
 
+    { "sync_batches", "redis_sync_batches", NGX_HTTP_RATELIMIT_COUNTER,
+      "Batches of write-back that the server has counted.",
+      ngx_http_ratelimit_redis_field(sync_batches) },
+
+    { "sync_deltas", "redis_sync_deltas", NGX_HTTP_RATELIMIT_COUNTER,
+      "Deltas in the batches that the server has counted.",
+      ngx_http_ratelimit_redis_field(sync_deltas) },
+
+    { "sync_repeated", "redis_sync_repeated", NGX_HTTP_RATELIMIT_COUNTER,
+      "Batches that were sent again, as there was no answer.",
+      ngx_http_ratelimit_redis_field(sync_repeated) },
+
+    { "sync_dropped", "redis_sync_dropped", NGX_HTTP_RATELIMIT_COUNTER,
+      "Deltas that the server will never count.",
+      ngx_http_ratelimit_redis_field(sync_dropped) },
+
+    { "sync_pending", "redis_sync_pending", NGX_HTTP_RATELIMIT_GAUGE,
+      "Deltas that the server has not counted yet.",
+      ngx_http_ratelimit_redis_field(sync_pending) },
+
+    { "sync_age_seconds", "redis_sync_age_seconds",
+      NGX_HTTP_RATELIMIT_GAUGE_SECONDS,
+      "Age of the oldest delta that the server has not counted yet.",
+      ngx_http_ratelimit_redis_field(sync_age) },
+
     { NULL, NULL, NGX_HTTP_RATELIMIT_GAUGE, NULL, 0 }
 };
 

@@ -13,6 +13,10 @@
 /* refused keys that are remembered */
 #define NGX_HTTP_RATELIMIT_DEFAULT_TOP      32
 
+/* of sync=, ms */
+#define NGX_HTTP_RATELIMIT_MIN_SYNC         10
+#define NGX_HTTP_RATELIMIT_MAX_SYNC         60000
+
 
 typedef struct {
     ngx_str_t                       name;
@@ -25,6 +29,7 @@ typedef struct {
     ngx_str_t                       redis;
     ngx_str_t                       sync;
     uint64_t                        top;
+    ngx_msec_t                      interval; /* of it; 0: off */
 } ngx_http_ratelimit_zone_params_t;
 
 
@@ -77,8 +82,7 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
     { ngx_string("redis="), ngx_http_ratelimit_zone_redis,
       offsetof(ngx_http_ratelimit_zone_params_t, redis), 0, 0, 0, NULL },
 
-    { ngx_string("sync="), ngx_http_ratelimit_zone_sync,
-      offsetof(ngx_http_ratelimit_zone_params_t, sync), 0, 0, 0, NULL },
+    { ngx_string("sync="), ngx_http_ratelimit_zone_sync, 0, 0, 0, 0, NULL },
 
     { ngx_string("buckets="), ngx_http_ratelimit_param_number,
       offsetof(ngx_http_ratelimit_zone_params_t, buckets),
@@ -146,6 +150,7 @@ ngx_http_ratelimit_zone_create(ngx_conf_t *cf, ngx_uint_t first,
     zone->fail = (ngx_http_ratelimit_fail_e) params.fail;
     zone->redis_name = params.redis;
     zone->top = params.top;
+    zone->sync = params.interval;
 
     if (key != NULL) {
         zone->key_text = *key;
@@ -225,19 +230,31 @@ static const char *
 ngx_http_ratelimit_zone_sync(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
-    ngx_str_t  *sync = field;
+    ngx_http_ratelimit_zone_params_t  *params = field;
 
-    *sync = *value;
+    ngx_int_t  msec;
+
+    params->sync = *value;
 
     if (ngx_strcmp(value->data, "off") == 0) {
         return NULL;
     }
 
-    if (ngx_parse_time(value, 0) == NGX_ERROR) {
+    msec = ngx_parse_time(value, 0);
+
+    if (msec == NGX_ERROR) {
         return "must be \"off\" or a time";
     }
 
-    return "a time is not supported yet";
+    if (msec < NGX_HTTP_RATELIMIT_MIN_SYNC
+        || msec > NGX_HTTP_RATELIMIT_MAX_SYNC)
+    {
+        return "must be a time from 10ms to 60s, or \"off\"";
+    }
+
+    params->interval = msec;
+
+    return NULL;
 }
 
 

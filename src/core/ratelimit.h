@@ -225,6 +225,11 @@ typedef void (*ratelimit_settle_pt)(const ratelimit_shape_t *shape,
  *           state of which nothing is left has expired at once.  Where nothing
  *           drips, RATELIMIT_LATEST takes the last charges back, one after
  *           another, until there is room for so much more.
+ * add       counts a charge that was made elsewhere, in the window, in the
+ *           sub-window or at the time that its stamp says: one that is past
+ *           counts nowhere.  Where what was taken drips, the stamp is the time
+ *           of the charge, otherwise that of its verdict.
+ * stamps    how many stamps may count at a time; NULL if they are times.
  * expires   the time from which on the state equals one never seen.
  * past      states whose first word is below this have expired; the period is
  *           0 if it is not known.  NULL if only expires can tell.
@@ -259,6 +264,8 @@ typedef struct {
         const ratelimit_clock_t *clock, uint64_t cost);
     ratelimit_settle_pt             commit;
     ratelimit_settle_pt             refund;
+    ratelimit_settle_pt             add;
+    uint32_t  (*stamps)(const ratelimit_shape_t *shape);
     uint64_t  (*expires)(const ratelimit_shape_t *shape,
         const ratelimit_rule_t *rule, const ratelimit_state_t *state);
     uint64_t  (*past)(const ratelimit_shape_t *shape, uint64_t period,

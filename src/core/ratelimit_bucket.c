@@ -10,6 +10,8 @@
 static uint64_t ratelimit_bucket_interval(const ratelimit_state_t *state,
     uint64_t now);
 static unsigned ratelimit_bucket_half(uint64_t interval);
+static uint64_t ratelimit_bucket_returned(const ratelimit_rule_t *rule,
+    uint64_t elapsed);
 static void ratelimit_bucket_release(const ratelimit_shape_t *shape,
     ratelimit_state_t *state, uint64_t stamp, uint64_t cost);
 
@@ -257,6 +259,72 @@ ratelimit_bucket_refund(const ratelimit_shape_t *shape,
     }
 
     ratelimit_set(&state[1], left);
+}
+
+
+/* whole requests that a bucket gets back in a time */
+
+static uint64_t
+ratelimit_bucket_returned(const ratelimit_rule_t *rule, uint64_t elapsed)
+{
+    uint64_t  periods;
+
+    periods = elapsed / rule->period;
+
+    if (periods > RATELIMIT_MAX_LIMIT) {
+        return UINT64_MAX;
+    }
+
+    return periods * rule->limit
+           + ratelimit_muldiv(elapsed % rule->period, rule->limit,
+                              rule->period);
+}
+
+
+/*
+ * What was taken at any time since the bucket was whole has the same effect.
+ * Of what was taken before that, some had returned by then.
+ */
+
+void
+ratelimit_bucket_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
+{
+    uint64_t            taken;
+    ratelimit_bucket_t  bucket;
+
+    (void) shape;
+
+    stamp = ratelimit_min(stamp, clock->now);
+
+    ratelimit_bucket_load(rule, state, clock->now, &bucket);
+
+    if (bucket.level == 0) {
+
+        if (cost <= ratelimit_bucket_returned(rule, clock->now - stamp)) {
+            return;
+        }
+
+        ratelimit_set(&state[1], 0);
+        ratelimit_set(&state[0], stamp);
+        ratelimit_set(&state[1], ratelimit_bucket_bound(rule, cost));
+
+        return;
+    }
+
+    taken = ratelimit_bucket_returned(rule,
+                                      ratelimit_sub(bucket.since, stamp));
+    taken = ratelimit_sub(cost, taken);
+
+    if (taken == 0) {
+        return;
+    }
+
+    taken = ratelimit_bucket_bound(rule, ratelimit_add(bucket.taken, taken));
+
+    ratelimit_set(&state[0], bucket.since);
+    ratelimit_set(&state[1], taken);
 }
 
 

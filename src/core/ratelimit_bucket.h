@@ -77,6 +77,9 @@ void ratelimit_bucket_commit(const ratelimit_shape_t *shape,
 void ratelimit_bucket_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+void ratelimit_bucket_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 uint64_t ratelimit_bucket_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
 size_t ratelimit_bucket_size(const ratelimit_shape_t *shape);
@@ -93,6 +96,8 @@ void ratelimit_bucket_copy(const ratelimit_shape_t *shape,
     ratelimit_bucket_reserve,                                                 \
     ratelimit_bucket_commit,                                                  \
     ratelimit_bucket_refund,                                                  \
+    ratelimit_bucket_add,                                                     \
+    NULL,                                                                     \
     ratelimit_bucket_expires,                                                 \
     NULL,                                                                     \
     ratelimit_bucket_size,                                                    \

@@ -16,6 +16,10 @@ static void ratelimit_fixed_window_describe(const ratelimit_shape_t *shape,
 static void ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+static void ratelimit_fixed_window_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+static uint32_t ratelimit_fixed_window_stamps(const ratelimit_shape_t *shape);
 static uint64_t ratelimit_fixed_window_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
 static uint64_t ratelimit_fixed_window_past(const ratelimit_shape_t *shape,
@@ -41,6 +45,8 @@ const ratelimit_algorithm_t  ratelimit_fixed_window = {
     NULL,                                  /* reserve */
     NULL,                                  /* commit */
     ratelimit_fixed_window_refund,
+    ratelimit_fixed_window_add,
+    ratelimit_fixed_window_stamps,
     ratelimit_fixed_window_expires,
     ratelimit_fixed_window_past,
     ratelimit_fixed_window_size,
@@ -99,6 +105,33 @@ ratelimit_fixed_window_refund(const ratelimit_shape_t *shape,
     if (count == 0) {
         ratelimit_set(&state[0], 0);
     }
+}
+
+
+/* the window of the stamp is the one that is open, or it is past */
+
+static void
+ratelimit_fixed_window_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
+{
+    ratelimit_verdict_t  verdict;
+
+    ratelimit_fixed_window_look(shape, rule, state, clock, cost, &verdict);
+
+    if (stamp >= verdict.stamp) {
+        ratelimit_fixed_window_charge(shape, rule, state, clock, cost,
+                                      &verdict);
+    }
+}
+
+
+static uint32_t
+ratelimit_fixed_window_stamps(const ratelimit_shape_t *shape)
+{
+    (void) shape;
+
+    return 1;
 }
 
 

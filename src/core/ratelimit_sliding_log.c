@@ -51,6 +51,11 @@ static void ratelimit_sliding_log_refund(const ratelimit_shape_t *shape,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static uint32_t ratelimit_sliding_log_latest(const ratelimit_rule_t *rule,
     const ratelimit_log_ring_t *log, uint64_t now, uint64_t cost);
+static void ratelimit_sliding_log_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+static void ratelimit_sliding_log_insert(ratelimit_log_ring_t *log,
+    ratelimit_state_t *state, uint32_t later, uint64_t ticks);
 static uint64_t ratelimit_sliding_log_expires(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state);
 static void ratelimit_sliding_log_fit(ratelimit_shape_t *shape,
@@ -77,6 +82,8 @@ const ratelimit_algorithm_t  ratelimit_sliding_log = {
     NULL,                                  /* reserve */
     NULL,                                  /* commit */
     ratelimit_sliding_log_refund,
+    ratelimit_sliding_log_add,
+    NULL,                                  /* stamps */
     ratelimit_sliding_log_expires,
     NULL,                                  /* past */
     ratelimit_sliding_log_size,
@@ -461,6 +468,84 @@ ratelimit_sliding_log_latest(const ratelimit_rule_t *rule,
     }
 
     return log->n;
+}
+
+
+/* between the times of others, which come from clocks of other machines */
+
+static void
+ratelimit_sliding_log_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
+{
+    uint32_t              later;
+    uint64_t              tick, time;
+    ratelimit_clock_t     at;
+    ratelimit_log_ring_t  log;
+
+    ratelimit_sliding_log_load(shape, rule, state, clock->now, &log);
+
+    tick = ratelimit_sliding_log_tick(rule);
+
+    if (log.n && (log.rebase || log.tick != tick)) {
+        ratelimit_sliding_log_rewrite(&log, state, tick);
+    }
+
+    time = ratelimit_min(stamp, ratelimit_max(clock->now, log.time));
+    time = ratelimit_log_ring_round(time, tick);
+
+    if (time + rule->period <= clock->now) {
+        return;
+    }
+
+    if (log.n == 0 || time >= log.time) {
+        at.now = time;
+        at.wall = time;
+
+        ratelimit_sliding_log_charge(shape, rule, state, &at, cost, NULL);
+        return;
+    }
+
+    later = ratelimit_log_ring_younger(&log, log.base - time / tick);
+
+    for (cost = ratelimit_min(cost, log.ring); cost; cost--) {
+        ratelimit_sliding_log_insert(&log, state, later, time / tick);
+    }
+}
+
+
+/*
+ * A time behind those that are later, at least one.  Half done, the newest one
+ * is there twice, then others: too much counts, never too little.
+ */
+
+static void
+ratelimit_sliding_log_insert(ratelimit_log_ring_t *log,
+    ratelimit_state_t *state, uint32_t later, uint64_t ticks)
+{
+    uint32_t  i;
+
+    /* the oldest one makes room, unless this one is older still */
+
+    if (later == log->ring) {
+        return;
+    }
+
+    ratelimit_log_ring_write(log, log->head,
+                             log->base - ratelimit_log_ring_age(log, 1));
+
+    log->head = (log->head + 1 == log->ring) ? 0 : log->head + 1;
+    log->n = (log->n == log->ring) ? log->n : log->n + 1;
+    ratelimit_log_ring_pack(log, state);
+
+    for (i = 2; i <= later; i++) {
+        ratelimit_log_ring_write(log, ratelimit_log_ring_last(log, i),
+                                 log->base - ratelimit_log_ring_age(log,
+                                                                    i + 1));
+    }
+
+    ratelimit_log_ring_write(log, ratelimit_log_ring_last(log, later + 1),
+                             ticks);
 }
 
 

@@ -72,6 +72,11 @@ static void ratelimit_sliding_window_refund(const ratelimit_shape_t *shape,
 static void ratelimit_sliding_window_refund_latest(
     const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     ratelimit_state_t *state, uint64_t now, uint64_t cost);
+static void ratelimit_sliding_window_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+static uint32_t ratelimit_sliding_window_stamps(
+    const ratelimit_shape_t *shape);
 static uint64_t ratelimit_sliding_window_expires(
     const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     const ratelimit_state_t *state);
@@ -101,6 +106,8 @@ const ratelimit_algorithm_t  ratelimit_sliding_window = {
     NULL,                                  /* reserve */
     NULL,                                  /* commit */
     ratelimit_sliding_window_refund,
+    ratelimit_sliding_window_add,
+    ratelimit_sliding_window_stamps,
     ratelimit_sliding_window_expires,
     ratelimit_sliding_window_past,
     ratelimit_sliding_window_size,
@@ -520,6 +527,46 @@ ratelimit_sliding_window_refund_latest(const ratelimit_shape_t *shape,
     ratelimit_counters_set(shape, state, place, left
                            + ratelimit_min(part,
                                            rule->ceiling / shape->buckets));
+}
+
+
+static void
+ratelimit_sliding_window_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
+{
+    uint32_t            ring, place;
+    ratelimit_window_t  window;
+
+    ratelimit_window_load(shape, rule, state, clock->now, &window);
+
+    ring = shape->buckets + 1;
+    stamp = ratelimit_min(stamp, window.index);
+
+    if (window.index - stamp > shape->buckets) {
+        return;
+    }
+
+    place = (uint32_t) ratelimit_mod(window.index, ring);
+
+    if (window.rebase) {
+        ratelimit_sliding_window_rotate(shape, state, window.index);
+
+    } else {
+        ratelimit_sliding_window_advance(shape, state, window.index, place);
+    }
+
+    ratelimit_counters_add(shape, state,
+                           (uint32_t) ratelimit_mod(stamp, ring), cost);
+
+    ratelimit_set(&state[0], window.index);
+}
+
+
+static uint32_t
+ratelimit_sliding_window_stamps(const ratelimit_shape_t *shape)
+{
+    return shape->buckets + 1;
 }
 
 

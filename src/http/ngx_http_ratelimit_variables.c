@@ -74,6 +74,7 @@ static ngx_str_t  ngx_http_ratelimit_statuses[] = {
 ngx_str_t  ngx_http_ratelimit_backends[] = {
     ngx_string("shm"),
     ngx_string("redis"),
+    ngx_string("sync"),
     ngx_string("local"),
     ngx_null_string
 };

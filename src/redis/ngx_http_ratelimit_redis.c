@@ -141,6 +141,17 @@ ngx_http_ratelimit_redis_declare_zone(ngx_conf_t *cf,
     zone->backend = NGX_HTTP_RATELIMIT_REDIS;
     zone->mirror |= (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL);
 
+    if (zone->sync) {
+        zone->store = &ngx_http_ratelimit_sync_store;
+        zone->rank++;
+        zone->backend = NGX_HTTP_RATELIMIT_SYNC;
+        zone->mirror = 1;
+
+        if (ngx_http_ratelimit_redis_report_declare(cf, zone, tag) != NGX_OK) {
+            return NGX_ERROR;
+        }
+    }
+
     return ngx_http_ratelimit_redis_deny_cache_declare(cf, zone, tag);
 }
 
@@ -184,7 +195,14 @@ ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
-    return ngx_http_ratelimit_redis_each(cycle, ngx_http_ratelimit_redis_init);
+    if (ngx_http_ratelimit_redis_each(cycle, ngx_http_ratelimit_redis_init)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    return ngx_http_ratelimit_redis_each(cycle,
+                                       ngx_http_ratelimit_redis_report_start);
 }
 
 
@@ -338,6 +356,10 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
 
     ngx_http_ratelimit_redis_copy_figures(shared, figures);
 
+    if (n == 0) {
+        ngx_http_ratelimit_redis_report_figures(redis, figures);
+    }
+
     return ngx_http_ratelimit_redis_format_endpoint(&endpoint, pool,
                                                   &figures->address);
 }
@@ -362,6 +384,13 @@ ngx_http_ratelimit_redis_copy_figures(
     for (i = 0; i < NGX_HTTP_RATELIMIT_LATENCIES; i++) {
         figures->latency[i] = shared->latency[i];
     }
+
+    figures->sync_batches = shared->sync_batches;
+    figures->sync_deltas = shared->sync_deltas;
+    figures->sync_repeated = shared->sync_repeated;
+    figures->sync_dropped = shared->sync_dropped;
+    figures->sync_pending = 0;
+    figures->sync_age = 0;
 }
 
 

@@ -6,6 +6,9 @@
  *
  *   ngx_http_ratelimit_redis.c             declared servers, a worker's start
  *                                          and exit
+ *   ngx_http_ratelimit_redis_sync.c        write-back: the store that decides
+ *                                          in shared memory
+ *   ngx_http_ratelimit_redis_report.c      and what it reports to Redis
  *   ngx_http_ratelimit_redis_store.c       the store: what is sent, and what
  *                                          follows from a reply
  *   ngx_http_ratelimit_redis_deny_cache.c  refusals that are known
@@ -41,6 +44,7 @@
 #include "redis/ratelimit_breaker.h"
 #include "redis/ratelimit_cluster.h"
 #include "redis/ratelimit_deny_cache.h"
+#include "redis/ratelimit_ledger.h"
 #include "redis/ratelimit_script.h"
 
 
@@ -107,6 +111,14 @@ typedef struct {
 
     ngx_atomic_t                    latency[NGX_HTTP_RATELIMIT_LATENCIES];
     ngx_atomic_t                    latency_sum;  /* microseconds */
+
+    /* of write-back */
+    ngx_atomic_t                    offset;   /* ms by which Redis' clock is
+                                                 ahead, 0: not known */
+    ngx_atomic_t                    sync_batches;  /* counted by Redis */
+    ngx_atomic_t                    sync_deltas;   /* in these */
+    ngx_atomic_t                    sync_repeated; /* batches sent again */
+    ngx_atomic_t                    sync_dropped;  /* deltas that are lost */
 } ngx_http_ratelimit_redis_shared_t;
 
 
@@ -179,6 +191,7 @@ struct ngx_http_ratelimit_redis_s {
                                                     commands wait for one */
     ngx_http_ratelimit_redis_nodes_t      *nodes;      /* or NULL */
     ngx_http_ratelimit_redis_discovery_t  *discovery;  /* or NULL */
+    struct ngx_http_ratelimit_sync_s      *syncs;      /* zones that report */
 };
 
 
@@ -439,6 +452,15 @@ void ngx_http_ratelimit_redis_resolve(
 
 /* ngx_http_ratelimit_redis_timeout.c */
 
+/*
+ * What a command has led to, before its query is told: rc is as that of
+ * parse_reply, the text that of the reply, or NULL.  The query may be NULL.
+ */
+typedef void (*ngx_http_ratelimit_redis_report_pt)(
+    ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc,
+    ngx_str_t *text);
+
+
 /* a command outlives its query, which may be cancelled or time out */
 
 struct ngx_http_ratelimit_redis_command_s {
@@ -454,7 +476,10 @@ struct ngx_http_ratelimit_redis_command_s {
     ratelimit_breaker_e             permit;
     ngx_uint_t                      n;        /* limits */
     unsigned                        algorithms;
+    unsigned                        sync:1;   /* a script of write-back */
     unsigned                        undo:1;   /* charges of some limits */
+    unsigned                        lost:1;   /* it may have been executed, and
+                                                 there will be no reply */
     unsigned                        probe:1;  /* a write, for the breaker */
     unsigned                        sendings:4;  /* further ones */
     uint16_t                        slot;     /* of the hash of its keys */
@@ -463,6 +488,10 @@ struct ngx_http_ratelimit_redis_command_s {
     u_char                         *args;     /* what follows the script */
     u_char                         *arguments;  /* and the operation */
     u_char                         *last;
+    ngx_http_ratelimit_redis_report_pt  on_reply;  /* or NULL */
+    void                           *context;  /* of it */
+    uint64_t                        question; /* its number, or 0 */
+    ngx_queue_t                     open;     /* questions of the worker */
     u_char                          data[1];
 };
 
@@ -498,6 +527,26 @@ ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_command(
     ratelimit_script_e op);
 void ngx_http_ratelimit_redis_free_command(
     ngx_http_ratelimit_redis_command_t *command);
+
+/* one limit of a command of write-back */
+
+typedef struct {
+    ratelimit_item_t               *item;
+    ngx_str_t                       name;     /* of the counter */
+    u_char                         *tail;     /* behind the argument */
+    size_t                          tail_len;
+} ngx_http_ratelimit_redis_row_t;
+
+ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_rows(
+    ngx_http_ratelimit_redis_t *redis, ratelimit_script_e op,
+    ngx_http_ratelimit_redis_row_t *rows, ngx_uint_t n);
+
+/* the name of a counter, and the bytes that it takes at most */
+size_t ngx_http_ratelimit_redis_name_len(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_subject_t *subject);
+u_char *ngx_http_ratelimit_redis_write_name(u_char *p,
+    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
+    ratelimit_item_t *item);
 
 /* GET or INCR of the number of resets; NULL without memory */
 ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_resets(
@@ -564,6 +613,22 @@ void ngx_http_ratelimit_redis_undo_cancelled(
 void ngx_http_ratelimit_redis_undo_expired(
     ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q);
 
+/*
+ * Questions of write-back have numbers, which rise: Redis remembers what a
+ * question has charged until the worker says that it is settled, so that one
+ * whose reply is lost can be made void.  All below this number are settled.
+ */
+uint64_t ngx_http_ratelimit_redis_questions_settled(void);
+uint64_t ngx_http_ratelimit_redis_next_question(void);
+
+/* until the command is freed the question is not settled */
+void ngx_http_ratelimit_redis_open_question(
+    ngx_http_ratelimit_redis_command_t *command, uint64_t number);
+
+/* makes the question void; NGX_DECLINED if it was not lost */
+ngx_int_t ngx_http_ratelimit_redis_void(
+    ngx_http_ratelimit_redis_command_t *command);
+
 /* makes the command a refund; NGX_DECLINED if nothing has to be undone */
 ngx_int_t ngx_http_ratelimit_redis_undo(
     ngx_http_ratelimit_redis_command_t *command,
@@ -584,6 +649,10 @@ ngx_int_t ngx_http_ratelimit_redis_send(
  * or to this one, if it is up.  NGX_ABORT: it was sent too often.
  */
 ngx_int_t ngx_http_ratelimit_redis_resend(
+    ngx_http_ratelimit_redis_command_t *command);
+
+/* frees a command that has ended, unless it is a question to be made void */
+void ngx_http_ratelimit_redis_release(
     ngx_http_ratelimit_redis_command_t *command);
 
 /*
@@ -650,10 +719,71 @@ void ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q);
 
 /* ngx_http_ratelimit_redis_store.c */
 
+/* functions of the store that are those of write-back, too */
+void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t undo);
+ngx_int_t ngx_http_ratelimit_redis_refused(
+    ngx_http_ratelimit_query_t *q);
+ngx_int_t ngx_http_ratelimit_redis_peek(ngx_http_ratelimit_query_t *q);
+
 extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store;
 
 void ngx_http_ratelimit_redis_on_timeout(
     ngx_http_ratelimit_redis_command_t *command);
+
+/* of items that have a cost */
+void ngx_http_ratelimit_redis_send_refund(ngx_http_ratelimit_query_t *q);
+
+/* sends a command; it is freed if that fails */
+ngx_int_t ngx_http_ratelimit_redis_send_rows(
+    ngx_http_ratelimit_redis_command_t *command);
+
+
+/* ngx_http_ratelimit_redis_report.c */
+
+/* what a worker has of a zone that reports to Redis */
+
+typedef struct ngx_http_ratelimit_sync_s {
+    ratelimit_ledger_t              ledger;
+    ngx_http_ratelimit_zone_t      *zone;
+    struct ngx_http_ratelimit_sync_s  *next;  /* of the same Redis */
+    ngx_event_t                     timer;
+    ngx_connection_t                dummy;    /* of the timer */
+    uint32_t                        cursor;   /* in the ledger */
+    ngx_uint_t                      more;     /* to be sent */
+    ngx_uint_t                      waiting;  /* commands under way */
+    ngx_uint_t                      alone;    /* reports that are sent each by
+                                                 itself */
+    ngx_msec_t                      exiting;  /* since then */
+    ratelimit_state_t              *state;    /* a counter of Redis */
+} ngx_http_ratelimit_sync_t;
+
+
+ngx_int_t ngx_http_ratelimit_redis_report_declare(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone, void *tag);
+ngx_int_t ngx_http_ratelimit_redis_report_start(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_redis_t *redis);
+
+/* of all zones that report to this Redis */
+void ngx_http_ratelimit_redis_report_figures(ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_figures_t *figures);
+
+/* Redis said what time it is, in reply to what was sent then */
+void ngx_http_ratelimit_redis_learn_clock(ngx_http_ratelimit_redis_t *redis,
+    uint64_t time, ngx_msec_t sent);
+
+/*
+ * Redis has answered about a counter: what it has counted, and what it has not
+ * been told yet, is counted here.
+ */
+void ngx_http_ratelimit_redis_apply_grant(ngx_http_ratelimit_sync_t *sync,
+    ratelimit_ledger_id_t *id, ratelimit_grant_t *grant,
+    ratelimit_ledger_copy_t *copy);
+
+
+/* ngx_http_ratelimit_redis_sync.c */
+
+extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_sync_store;
 
 
 /* ngx_http_ratelimit_redis.c */

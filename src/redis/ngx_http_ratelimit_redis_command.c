@@ -7,6 +7,9 @@
  * The echo is a number of the command, and the reply begins with it: a reply of
  * another command, from a server that is out of step, is not taken for it.
  *
+ * With write-back there are the keys of their records, too, KEY:m, and n is
+ * twice as much.
+ *
  * A counter's key is PREFIX{VERSION:KEY}:ZONE:NAME:TAG, where the version is
  * that of the states, and the tag is the period in seconds, the letter of the
  * algorithm and the number of sub-windows.  As the parts behind the key never
@@ -38,6 +41,9 @@
 /* gateways that write other states must have another version */
 #define NGX_HTTP_RATELIMIT_REDIS_OPEN   "{2:"
 
+/* behind the key of a counter: that of its record */
+#define NGX_HTTP_RATELIMIT_REDIS_MARK   ":m"
+
 /* bytes of a tag, at most */
 #define NGX_HTTP_RATELIMIT_REDIS_TAG    (NGX_INT64_LEN + NGX_INT32_LEN + 1)
 
@@ -52,11 +58,16 @@ typedef struct {
 static u_char *ngx_http_ratelimit_redis_write_script(
     ngx_http_ratelimit_redis_command_t *command);
 static ngx_http_ratelimit_redis_script_t *ngx_http_ratelimit_redis_script(
-    unsigned algorithms);
+    unsigned algorithms, unsigned sync);
+static u_char *ngx_http_ratelimit_redis_write_rows(u_char *p,
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_row_t *rows);
 static u_char *ngx_http_ratelimit_redis_write_keys(u_char *p, ngx_uint_t n);
 static u_char *ngx_http_ratelimit_redis_write_op(u_char *p,
     ngx_http_ratelimit_redis_command_t *command);
 static u_char *ngx_http_ratelimit_redis_write_echo(u_char *p);
+static u_char *ngx_http_ratelimit_redis_write_text(u_char *p, ngx_str_t *text,
+    const char *mark);
 static ngx_uint_t ngx_http_ratelimit_redis_slot(
     ngx_http_ratelimit_redis_t *redis, ngx_str_t *key);
 static void ngx_http_ratelimit_redis_find_tag(
@@ -72,11 +83,6 @@ static u_char *ngx_http_ratelimit_redis_write_args(u_char *p,
 static u_char *ngx_http_ratelimit_redis_write_key(u_char *p,
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
     ratelimit_item_t *item);
-static size_t ngx_http_ratelimit_redis_name_len(
-    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject);
-static u_char *ngx_http_ratelimit_redis_write_name(u_char *p,
-    ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
-    ratelimit_item_t *item);
 static u_char *ngx_http_ratelimit_redis_write_tag(u_char *p,
     ratelimit_item_t *item);
 static u_char *ngx_http_ratelimit_redis_write_len(u_char *p, u_char mark,
@@ -88,6 +94,8 @@ static u_char *ngx_http_ratelimit_redis_escape(u_char *p, ngx_str_t *text);
 
 static ngx_http_ratelimit_redis_script_t
     ngx_http_ratelimit_redis_scripts[RATELIMIT_SCRIPTS];
+static ngx_http_ratelimit_redis_script_t
+    ngx_http_ratelimit_redis_sync_scripts[RATELIMIT_SCRIPTS];
 
 
 ngx_http_ratelimit_redis_command_t *
@@ -127,6 +135,56 @@ ngx_http_ratelimit_redis_create_command(ngx_http_ratelimit_redis_t *redis,
 }
 
 
+ngx_http_ratelimit_redis_command_t *
+ngx_http_ratelimit_redis_create_rows(ngx_http_ratelimit_redis_t *redis,
+    ratelimit_script_e op, ngx_http_ratelimit_redis_row_t *rows, ngx_uint_t n)
+{
+    u_char                              *p;
+    size_t                               len;
+    ngx_str_t                            key;
+    ngx_uint_t                           i;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    len = NGX_HTTP_RATELIMIT_REDIS_HEAD;
+
+    for (i = 0; i < n; i++) {
+        len += 2 * (NGX_HTTP_RATELIMIT_REDIS_FRAME + rows[i].name.len)
+               + sizeof(NGX_HTTP_RATELIMIT_REDIS_MARK) - 1
+               + NGX_HTTP_RATELIMIT_REDIS_FRAME + RATELIMIT_SCRIPT_ARGUMENT
+               + rows[i].tail_len;
+    }
+
+    command = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t) + len,
+                        ngx_cycle->log);
+    if (command == NULL) {
+        return NULL;
+    }
+
+    ngx_memzero(command, sizeof(ngx_http_ratelimit_redis_command_t));
+
+    key.data = rows[0].name.data + redis->prefix.len
+               + sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1;
+    key.len = rows[0].name.data + rows[0].name.len - key.data;
+
+    command->slot = (uint16_t) ngx_http_ratelimit_redis_slot(redis, &key);
+    command->server = ngx_http_ratelimit_redis_route(redis, command->slot);
+    command->op = op;
+    command->n = n;
+    command->sync = 1;
+
+    for (i = 0; i < n; i++) {
+        command->algorithms |= 1 << rows[i].item->shape->algorithm;
+    }
+
+    p = ngx_http_ratelimit_redis_write_script(command);
+    command->last = ngx_http_ratelimit_redis_write_rows(p, command, rows);
+
+    ngx_http_ratelimit_redis_set_evalsha(command);
+
+    return command;
+}
+
+
 /* returns where the arguments begin, with the end of the script's line */
 
 static u_char *
@@ -136,10 +194,11 @@ ngx_http_ratelimit_redis_write_script(
     u_char                             *p;
     ngx_http_ratelimit_redis_script_t  *script;
 
-    script = ngx_http_ratelimit_redis_script(command->algorithms);
+    script = ngx_http_ratelimit_redis_script(command->algorithms,
+                                             command->sync);
 
     p = ngx_http_ratelimit_redis_write_len(command->data, '*',
-                                           5 + 2 * command->n);
+                                  5 + (command->sync ? 3 : 2) * command->n);
     p = ngx_cpymem(p, "$7" CRLF "EVALSHA" CRLF "$40" CRLF,
                    sizeof("$7" CRLF "EVALSHA" CRLF "$40" CRLF) - 1);
     p = ngx_cpymem(p, script->sha, NGX_HTTP_RATELIMIT_SHA1_HEX);
@@ -290,6 +349,10 @@ ngx_http_ratelimit_redis_free_command(
         ngx_free(command->eval);
     }
 
+    if (command->question) {
+        ngx_queue_remove(&command->open);
+    }
+
     ngx_free(command);
 }
 
@@ -315,7 +378,8 @@ ngx_http_ratelimit_redis_set_eval(ngx_http_ratelimit_redis_command_t *command)
     size_t                              size, args;
     ngx_http_ratelimit_redis_script_t  *script;
 
-    script = ngx_http_ratelimit_redis_script(command->algorithms);
+    script = ngx_http_ratelimit_redis_script(command->algorithms,
+                                             command->sync);
 
     args = command->last - command->args;
     size = sizeof("*" CRLF "$4" CRLF "EVAL" CRLF) + NGX_INT_T_LEN
@@ -327,7 +391,7 @@ ngx_http_ratelimit_redis_set_eval(ngx_http_ratelimit_redis_command_t *command)
     }
 
     p = ngx_http_ratelimit_redis_write_len(command->eval, '*',
-                                           5 + 2 * command->n);
+                                  5 + (command->sync ? 3 : 2) * command->n);
     p = ngx_cpymem(p, "$4" CRLF "EVAL" CRLF,
                    sizeof("$4" CRLF "EVAL" CRLF) - 1);
     p = ngx_http_ratelimit_redis_write_len(p, '$', script->len);
@@ -342,7 +406,7 @@ ngx_http_ratelimit_redis_set_eval(ngx_http_ratelimit_redis_command_t *command)
 
 
 static ngx_http_ratelimit_redis_script_t *
-ngx_http_ratelimit_redis_script(unsigned algorithms)
+ngx_http_ratelimit_redis_script(unsigned algorithms, unsigned sync)
 {
     u_char                              sha[NGX_HTTP_RATELIMIT_SHA1_LEN];
     unsigned                            i;
@@ -351,13 +415,14 @@ ngx_http_ratelimit_redis_script(unsigned algorithms)
     ngx_http_ratelimit_redis_script_t  *script;
 
     i = ratelimit_script_select(algorithms);
-    script = &ngx_http_ratelimit_redis_scripts[i];
+    script = sync ? &ngx_http_ratelimit_redis_sync_scripts[i]
+                  : &ngx_http_ratelimit_redis_scripts[i];
 
     if (script->text != NULL) {
         return script;
     }
 
-    source = &ratelimit_scripts[i];
+    source = sync ? &ratelimit_sync_scripts[i] : &ratelimit_scripts[i];
 
     script->len = source->len;
     script->text = source->text;
@@ -468,6 +533,41 @@ ngx_http_ratelimit_redis_write_args(u_char *p,
 }
 
 
+static u_char *
+ngx_http_ratelimit_redis_write_rows(u_char *p,
+    ngx_http_ratelimit_redis_command_t *command,
+    ngx_http_ratelimit_redis_row_t *rows)
+{
+    ngx_uint_t  i;
+
+    p = ngx_http_ratelimit_redis_write_keys(p, 2 * command->n);
+
+    for (i = 0; i < command->n; i++) {
+        p = ngx_http_ratelimit_redis_write_text(p, &rows[i].name, "");
+    }
+
+    for (i = 0; i < command->n; i++) {
+        p = ngx_http_ratelimit_redis_write_text(p, &rows[i].name,
+                                               NGX_HTTP_RATELIMIT_REDIS_MARK);
+    }
+
+    p = ngx_http_ratelimit_redis_write_op(p, command);
+
+    for (i = 0; i < command->n; i++) {
+        p = ngx_http_ratelimit_redis_write_len(p, '$',
+                                               RATELIMIT_SCRIPT_ARGUMENT
+                                               + rows[i].tail_len);
+        ratelimit_script_argument(rows[i].item, p);
+
+        p += RATELIMIT_SCRIPT_ARGUMENT;
+        p = ngx_cpymem(p, rows[i].tail, rows[i].tail_len);
+        *p++ = CR; *p++ = LF;
+    }
+
+    return ngx_http_ratelimit_redis_write_echo(p);
+}
+
+
 /* the number of keys, behind the end of the script's line */
 
 static u_char *
@@ -518,6 +618,23 @@ ngx_http_ratelimit_redis_write_echo(u_char *p)
 
 
 static u_char *
+ngx_http_ratelimit_redis_write_text(u_char *p, ngx_str_t *text,
+    const char *mark)
+{
+    size_t  len;
+
+    len = ngx_strlen(mark);
+
+    p = ngx_http_ratelimit_redis_write_len(p, '$', text->len + len);
+    p = ngx_cpymem(p, text->data, text->len);
+    p = ngx_cpymem(p, mark, len);
+    *p++ = CR; *p++ = LF;
+
+    return p;
+}
+
+
+static u_char *
 ngx_http_ratelimit_redis_write_key(u_char *p, ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_subject_t *subject, ratelimit_item_t *item)
 {
@@ -535,7 +652,7 @@ ngx_http_ratelimit_redis_write_key(u_char *p, ngx_http_ratelimit_redis_t *redis,
 }
 
 
-static size_t
+size_t
 ngx_http_ratelimit_redis_name_len(ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_subject_t *subject)
 {
@@ -545,7 +662,7 @@ ngx_http_ratelimit_redis_name_len(ngx_http_ratelimit_redis_t *redis,
 }
 
 
-static u_char *
+u_char *
 ngx_http_ratelimit_redis_write_name(u_char *p,
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
     ratelimit_item_t *item)

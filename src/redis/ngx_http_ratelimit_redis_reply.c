@@ -6,6 +6,7 @@
 
 
 #include "redis/ngx_http_ratelimit_redis.h"
+#include "redis/ratelimit_exchange.h"
 
 
 static ngx_int_t ngx_http_ratelimit_redis_parse_error(
@@ -91,6 +92,7 @@ ngx_http_ratelimit_redis_parse_error(
         /* without a query, a decision need not be made any more */
 
         return (!ratelimit_script_settles(command->op)
+                && command->op != RATELIMIT_SCRIPT_EXCHANGE
                 && command->query == NULL) ? NGX_OK : NGX_AGAIN;
     }
 
@@ -210,5 +212,11 @@ ngx_http_ratelimit_redis_verdicts(ngx_http_ratelimit_redis_command_t *command,
 
     len = command->n * RATELIMIT_SCRIPT_VERDICT;
 
-    return reply->len == len ? reply->data : NULL;
+    if (!command->sync) {
+        return reply->len == len ? reply->data : NULL;
+    }
+
+    len += RATELIMIT_EXCHANGE_TIME + command->n * RATELIMIT_EXCHANGE_GRANT;
+
+    return reply->len >= len ? reply->data + RATELIMIT_EXCHANGE_TIME : NULL;
 }

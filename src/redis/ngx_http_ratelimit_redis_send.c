@@ -98,7 +98,8 @@ ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
     if (ngx_http_ratelimit_redis_server_send(server, &command->message)
         != NGX_OK)
     {
-        ngx_http_ratelimit_redis_free_command(command);
+        command->lost = (command->op == RATELIMIT_SCRIPT_VOID);
+        ngx_http_ratelimit_redis_release(command);
         ngx_http_ratelimit_redis_failure(server, permit);
         return NGX_ERROR;
     }
@@ -108,6 +109,24 @@ ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
     ngx_atomic_fetch_add(&server->owner.shared->commands, 1);
 
     return NGX_OK;
+}
+
+
+void
+ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_command_t *command)
+{
+    if (ngx_http_ratelimit_redis_void(command) != NGX_OK) {
+        ngx_http_ratelimit_redis_free_command(command);
+        return;
+    }
+
+    command->query = NULL;
+    command->on_reply = NULL;
+    command->message.expired = 0;
+    command->message.asking = 0;
+    command->sendings = 0;
+
+    ngx_http_ratelimit_redis_postpone(command);
 }
 
 
@@ -184,7 +203,10 @@ ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev)
 }
 
 
-/* NGX_AGAIN if the server is still down, and it is not too late */
+/*
+ * NGX_AGAIN if the server is still down, and it is not too late.  A question
+ * stays in the record of its counter, so it is never too late to make it void.
+ */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
@@ -198,7 +220,8 @@ ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
 
     age = ngx_exiting ? NGX_HTTP_RATELIMIT_REDIS_EXIT
                       : NGX_HTTP_RATELIMIT_REDIS_LISTEN;
-    late = (ngx_current_msec - command->sent >= age);
+    late = ngx_current_msec - command->sent >= age
+           && (command->op != RATELIMIT_SCRIPT_VOID || ngx_exiting);
 
     command->server = ngx_http_ratelimit_redis_route(server->redis,
                                                      command->slot);

@@ -9,14 +9,9 @@
 
 
 static ngx_int_t ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t undo);
 static void ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_debit(ngx_http_ratelimit_query_t *q);
-static ngx_int_t ngx_http_ratelimit_redis_refused(
-    ngx_http_ratelimit_query_t *q);
-static ngx_int_t ngx_http_ratelimit_redis_peek(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
@@ -29,9 +24,10 @@ static void ngx_http_ratelimit_redis_take_reply(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 static void ngx_http_ratelimit_redis_out_of_step(
-    ngx_http_ratelimit_redis_command_t *command);
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
 static void ngx_http_ratelimit_redis_finish(
-    ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc);
+    ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc,
+    ngx_str_t *text);
 static void ngx_http_ratelimit_redis_done(
     ngx_http_ratelimit_redis_server_t *server, ngx_http_ratelimit_query_t *q,
     ratelimit_script_e op, ngx_int_t rc, ngx_msec_t age);
@@ -48,7 +44,9 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
     ngx_http_ratelimit_redis_peek,
     ngx_http_ratelimit_redis_reset,
     ngx_http_ratelimit_redis_key_suffix,
-    ngx_http_ratelimit_redis_part
+    ngx_http_ratelimit_redis_part,
+    NULL,                                  /* attempt */
+    NULL                                   /* local */
 };
 
 
@@ -60,7 +58,7 @@ ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q)
 }
 
 
-static void
+void
 ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q, ngx_uint_t undo)
 {
     ngx_http_ratelimit_redis_command_t  *command;
@@ -80,6 +78,13 @@ ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
     ngx_http_ratelimit_redis_mirror_refund(q);
     ngx_http_ratelimit_redis_deny_cache_forget(q);
 
+    ngx_http_ratelimit_redis_send_refund(q);
+}
+
+
+void
+ngx_http_ratelimit_redis_send_refund(ngx_http_ratelimit_query_t *q)
+{
     (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_REFUND);
 }
 
@@ -108,7 +113,7 @@ ngx_http_ratelimit_redis_debit(ngx_http_ratelimit_query_t *q)
  * a client that is refused elsewhere may make up keys.
  */
 
-static ngx_int_t
+ngx_int_t
 ngx_http_ratelimit_redis_refused(ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t  i, count_rejected;
@@ -133,7 +138,7 @@ ngx_http_ratelimit_redis_refused(ngx_http_ratelimit_query_t *q)
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_ratelimit_redis_peek(ngx_http_ratelimit_query_t *q)
 {
     return (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_PEEK)
@@ -198,6 +203,16 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
 }
 
 
+ngx_int_t
+ngx_http_ratelimit_redis_send_rows(ngx_http_ratelimit_redis_command_t *command)
+{
+    command->message.handler = ngx_http_ratelimit_redis_on_message;
+    command->deadline = ngx_current_msec + command->server->redis->timeout;
+
+    return ngx_http_ratelimit_redis_send(command);
+}
+
+
 /* the command is freed, unless it is sent again */
 
 static void
@@ -211,9 +226,13 @@ ngx_http_ratelimit_redis_on_message(
     command = (ngx_http_ratelimit_redis_command_t *) message;
 
     if (!ngx_http_ratelimit_redis_is_reply(command, type, text)) {
-        ngx_http_ratelimit_redis_out_of_step(command);
+        ngx_http_ratelimit_redis_out_of_step(command, text);
         return;
     }
+
+    command->lost = (type == NGX_HTTP_RATELIMIT_REDIS_LOST
+                     || (type == NGX_HTTP_RATELIMIT_REDIS_UNREAD
+                         && command->op == RATELIMIT_SCRIPT_VOID));
 
     if (ngx_http_ratelimit_redis_undo(command, type, text) == NGX_OK) {
         ngx_http_ratelimit_redis_send_undo(command);
@@ -227,7 +246,7 @@ ngx_http_ratelimit_redis_on_message(
     }
 
     if (message->expired) {
-        ngx_http_ratelimit_redis_free_command(command);
+        ngx_http_ratelimit_redis_release(command);
         return;
     }
 
@@ -236,7 +255,7 @@ ngx_http_ratelimit_redis_on_message(
         /* of nodes that do not agree, none is to blame */
 
         ngx_http_ratelimit_redis_finish(command,
-                                        (rc == NGX_ABORT) ? NGX_DECLINED : rc);
+                                   (rc == NGX_ABORT) ? NGX_DECLINED : rc, text);
         return;
     }
 
@@ -277,7 +296,7 @@ ngx_http_ratelimit_redis_take_reply(
         ngx_http_ratelimit_redis_server_next_address(command->server);
     }
 
-    ngx_http_ratelimit_redis_finish(command, rc);
+    ngx_http_ratelimit_redis_finish(command, rc, text);
 }
 
 
@@ -285,22 +304,23 @@ ngx_http_ratelimit_redis_take_reply(
 
 static void
 ngx_http_ratelimit_redis_out_of_step(
-    ngx_http_ratelimit_redis_command_t *command)
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text)
 {
     ngx_http_ratelimit_redis_disconnect(command->message.connection);
 
     if (command->message.expired) {
-        ngx_http_ratelimit_redis_free_command(command);
+        command->lost = 1;
+        ngx_http_ratelimit_redis_release(command);
         return;
     }
 
-    ngx_http_ratelimit_redis_finish(command, NGX_ABORT);
+    ngx_http_ratelimit_redis_finish(command, NGX_ABORT, text);
 }
 
 
 static void
 ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
-    ngx_int_t rc)
+    ngx_int_t rc, ngx_str_t *text)
 {
     ngx_msec_t                          age;
     ratelimit_script_e                  op;
@@ -316,7 +336,21 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
 
     ngx_http_ratelimit_redis_timeout_remove(command);
 
-    ngx_http_ratelimit_redis_free_command(command);
+    if (command->on_reply) {
+        command->on_reply(command, rc, text);
+    }
+
+    if (rc == NGX_ABORT || (rc == NGX_ERROR && op == RATELIMIT_SCRIPT_VOID)) {
+        command->lost = 1;
+    }
+
+    /* what is decided here, as the reply is lost, is reported */
+
+    if (q != NULL && command->lost && op == RATELIMIT_SCRIPT_ASK) {
+        ngx_http_ratelimit_redis_undo_cancelled(command, q);
+    }
+
+    ngx_http_ratelimit_redis_release(command);
 
     if (rc == NGX_OK) {
         ngx_http_ratelimit_redis_success(server, permit);
@@ -383,6 +417,17 @@ ngx_http_ratelimit_redis_on_timeout(
 
     if (q != NULL && op == RATELIMIT_SCRIPT_DECIDE) {
         ngx_http_ratelimit_redis_undo_expired(command, q);
+
+    } else if (q != NULL && op == RATELIMIT_SCRIPT_ASK) {
+
+        /* what is decided here is reported */
+
+        ngx_http_ratelimit_redis_undo_cancelled(command, q);
+    }
+
+    if (command->on_reply) {
+        command->on_reply(command, NGX_ERROR, NULL);
+        command->on_reply = NULL;
     }
 
     ngx_atomic_fetch_add(&server->owner.shared->timeouts, 1);

@@ -16,6 +16,76 @@ static u_char *ngx_http_ratelimit_redis_argument(
     ngx_http_ratelimit_redis_command_t *command, ngx_uint_t i);
 
 
+/* of this worker, the oldest first */
+static ngx_queue_t  ngx_http_ratelimit_redis_questions;
+
+/* the number of the last one */
+static uint64_t     ngx_http_ratelimit_redis_last_question;
+
+
+uint64_t
+ngx_http_ratelimit_redis_questions_settled(void)
+{
+    ngx_queue_t                         *q;
+    ngx_http_ratelimit_redis_command_t  *command;
+
+    if (ngx_http_ratelimit_redis_questions.next == NULL) {
+        ngx_queue_init(&ngx_http_ratelimit_redis_questions);
+    }
+
+    if (ngx_queue_empty(&ngx_http_ratelimit_redis_questions)) {
+        return ngx_http_ratelimit_redis_last_question + 1;
+    }
+
+    q = ngx_queue_head(&ngx_http_ratelimit_redis_questions);
+    command = ngx_queue_data(q, ngx_http_ratelimit_redis_command_t, open);
+
+    return command->question;
+}
+
+
+/* a time: that of a worker that has the name of a former one is higher */
+
+uint64_t
+ngx_http_ratelimit_redis_next_question(void)
+{
+    uint64_t  now;
+
+    now = (uint64_t) ngx_current_msec * 1000;
+
+    ngx_http_ratelimit_redis_last_question = ngx_max(
+                            now, ngx_http_ratelimit_redis_last_question + 1);
+
+    return ngx_http_ratelimit_redis_last_question;
+}
+
+
+void
+ngx_http_ratelimit_redis_open_question(
+    ngx_http_ratelimit_redis_command_t *command, uint64_t number)
+{
+    command->question = number;
+    ngx_queue_insert_tail(&ngx_http_ratelimit_redis_questions, &command->open);
+}
+
+
+/* what is void may be void once more */
+
+ngx_int_t
+ngx_http_ratelimit_redis_void(ngx_http_ratelimit_redis_command_t *command)
+{
+    if (!command->lost || command->question == 0
+        || (command->op == RATELIMIT_SCRIPT_ASK && !command->undo))
+    {
+        return NGX_DECLINED;
+    }
+
+    ngx_http_ratelimit_redis_set_op(command, RATELIMIT_SCRIPT_VOID);
+
+    return NGX_OK;
+}
+
+
 void
 ngx_http_ratelimit_redis_undo_cancelled(
     ngx_http_ratelimit_redis_command_t *command, ngx_http_ratelimit_query_t *q)
@@ -91,8 +161,9 @@ ngx_http_ratelimit_redis_undo(ngx_http_ratelimit_redis_command_t *command,
         }
     }
 
-    ngx_http_ratelimit_redis_set_op(command, RATELIMIT_SCRIPT_REFUND);
-
+    ngx_http_ratelimit_redis_set_op(command,
+                                    command->question ? RATELIMIT_SCRIPT_VOID
+                                                   : RATELIMIT_SCRIPT_REFUND);
     return NGX_OK;
 }
 

@@ -50,6 +50,15 @@ const ratelimit_script_t  ratelimit_scripts[RATELIMIT_SCRIPTS] = {
 };
 
 
+#define ratelimit_sync_text(NAME, name)                                       \
+    { ratelimit_lua_sync_##name, sizeof(ratelimit_lua_sync_##name) - 1 },
+
+const ratelimit_script_t  ratelimit_sync_scripts[RATELIMIT_SCRIPTS] = {
+    ratelimit_each_algorithm(ratelimit_sync_text)
+    ratelimit_sync_text(MIXED, mixed)
+};
+
+
 unsigned
 ratelimit_script_select(unsigned algorithms)
 {

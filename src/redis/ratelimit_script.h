@@ -29,6 +29,12 @@
  * refused  the request was refused elsewhere: charges those that count that
  * peek     charges none
  * reset    forgets what was charged
+ *
+ * and with write-back, ratelimit_exchange.h:
+ *
+ * exchange  counts what a machine has admitted by itself
+ * ask       decides, though the machine has not reported all of that yet
+ * void      takes back what a question has charged or will charge
  */
 
 typedef enum {
@@ -38,13 +44,16 @@ typedef enum {
     RATELIMIT_SCRIPT_DEBIT = 'b',
     RATELIMIT_SCRIPT_REFUSED = 'i',
     RATELIMIT_SCRIPT_PEEK = 'p',
-    RATELIMIT_SCRIPT_RESET = 'd'
+    RATELIMIT_SCRIPT_RESET = 'd',
+    RATELIMIT_SCRIPT_EXCHANGE = 'x',
+    RATELIMIT_SCRIPT_ASK = 'a',
+    RATELIMIT_SCRIPT_VOID = 'v'
 } ratelimit_script_e;
 
 /* whether it settles a decision that was made before, which has no verdict */
 #define ratelimit_script_settles(op)                                          \
     ((op) == RATELIMIT_SCRIPT_COMMIT || (op) == RATELIMIT_SCRIPT_REFUND       \
-     || (op) == RATELIMIT_SCRIPT_DEBIT)
+     || (op) == RATELIMIT_SCRIPT_DEBIT || (op) == RATELIMIT_SCRIPT_VOID)
 
 
 /*
@@ -62,6 +71,9 @@ typedef struct {
 } ratelimit_script_t;
 
 extern const ratelimit_script_t  ratelimit_scripts[RATELIMIT_SCRIPTS];
+
+/* the same for write-back */
+extern const ratelimit_script_t  ratelimit_sync_scripts[RATELIMIT_SCRIPTS];
 
 /* the number of the script for these algorithms, a bit for each */
 unsigned ratelimit_script_select(unsigned algorithms);

@@ -96,15 +96,18 @@ ngx_http_ratelimit_reload_find(ngx_conf_t *cf,
                            zone->key_text.len)
                == 0
             && former[i]->shape.algorithm == zone->shape.algorithm
-            && former[i]->shape.buckets == zone->shape.buckets)
+            && former[i]->shape.buckets == zone->shape.buckets
+            && (former[i]->sync == 0) == (zone->sync == 0))
         {
             zone->former = former[i];
             return NGX_OK;
         }
 
         ngx_log_error(NGX_LOG_NOTICE, cf->log, 0,
-                      "ratelimit zone \"%V\" is reset: its key or "
-                      "algorithm has changed", &zone->name);
+                      "ratelimit zone \"%V\" is reset: %s", &zone->name,
+                      (former[i]->sync == 0) == (zone->sync == 0)
+                      ? "its key or algorithm has changed"
+                      : "\"sync\" was added or removed");
     }
 
     return NGX_OK;

@@ -31,8 +31,6 @@ static ngx_int_t ngx_http_ratelimit_shm_reset(ngx_http_ratelimit_query_t *q);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
-static ngx_int_t ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret,
-    ngx_log_t *log);
 static void ngx_http_ratelimit_shm_init_uses(ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_shm_init_rules(ngx_http_ratelimit_zone_t *zone);
 static ngx_int_t ngx_http_ratelimit_shm_join(ngx_cycle_t *cycle,
@@ -52,7 +50,9 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     ngx_http_ratelimit_shm_peek,
     ngx_http_ratelimit_shm_reset,
     NULL,                                  /* use */
-    NULL                                   /* part */
+    NULL,                                  /* part */
+    NULL,                                  /* attempt */
+    NULL                                   /* local */
 };
 
 
@@ -64,6 +64,8 @@ time_t    ngx_http_ratelimit_second;
 static uint64_t  *ngx_http_ratelimit_clock;
 
 
+/* of zones that have one clock */
+
 static ngx_int_t
 ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q)
 {
@@ -73,7 +75,7 @@ ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q)
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_shm_clock(&clock);
+    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
 
     return ngx_http_ratelimit_shm_decide_at(q, q->n, &clock);
 }
@@ -101,7 +103,7 @@ ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
         return;
     }
 
-    ngx_http_ratelimit_shm_clock(&clock);
+    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
 
     ratelimit_table_refund(q->items, q->places, q->n, &clock,
                            ngx_http_ratelimit_self);
@@ -117,7 +119,7 @@ ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q)
         return;
     }
 
-    ngx_http_ratelimit_shm_clock(&clock);
+    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
 
     ratelimit_table_commit(q->items, q->places, q->n, &clock,
                            ngx_http_ratelimit_self);
@@ -172,7 +174,7 @@ ngx_http_ratelimit_shm_peek(ngx_http_ratelimit_query_t *q)
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_shm_clock(&clock);
+    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
 
     ratelimit_table_peek(q->items, q->places, q->n, &clock,
                          ngx_http_ratelimit_self);
@@ -189,7 +191,7 @@ ngx_http_ratelimit_shm_reset(ngx_http_ratelimit_query_t *q)
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_shm_clock(&clock);
+    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
 
     ratelimit_table_reset(q->items, q->places, q->n, &clock,
                           ngx_http_ratelimit_self);
@@ -356,7 +358,7 @@ ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone)
 }
 
 
-static ngx_int_t
+ngx_int_t
 ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret, ngx_log_t *log)
 {
     ssize_t   n;

@@ -47,6 +47,10 @@ void ngx_http_ratelimit_shm_log_evictions(ngx_http_ratelimit_query_t *q);
    allocator */
 void ngx_http_ratelimit_shm_clear(ngx_shm_zone_t *shm_zone);
 
+/* a number that can't be guessed, and that no other machine has */
+ngx_int_t ngx_http_ratelimit_shm_secret(ratelimit_hash_t *secret,
+    ngx_log_t *log);
+
 /* init handlers of shared memory */
 
 ngx_int_t ngx_http_ratelimit_shm_init_lifelines(ngx_shm_zone_t *shm_zone,
@@ -102,6 +106,30 @@ ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
 
     clock->now = (uint64_t) ngx_current_msec * 1000;
     clock->wall = clock->now + ngx_http_ratelimit_wall;
+}
+
+
+/* of a zone; that of Redis if the zone's counters are Redis' */
+
+static ngx_inline void
+ngx_http_ratelimit_shm_clock_of(ngx_http_ratelimit_zone_t *zone,
+    ratelimit_clock_t *clock)
+{
+    ngx_atomic_uint_t  offset;
+
+    ngx_http_ratelimit_shm_clock(clock);
+
+    if (zone->offset == NULL) {
+        return;
+    }
+
+    offset = *zone->offset;
+
+    if (offset) {
+        clock->wall = clock->now + (uint64_t) offset * 1000;
+    }
+
+    clock->now = clock->wall;
 }
 
 

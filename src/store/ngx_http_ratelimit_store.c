@@ -56,6 +56,8 @@ static void ngx_http_ratelimit_query_inspect(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q);
 static uint32_t ngx_http_ratelimit_query_find_part(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
+static ngx_int_t ngx_http_ratelimit_query_attempt(
+    ngx_http_ratelimit_query_t *q);
 static ngx_http_ratelimit_progress_t *ngx_http_ratelimit_query_split(
     ngx_http_ratelimit_query_t *q);
 static ngx_uint_t ngx_http_ratelimit_query_recall(
@@ -278,6 +280,10 @@ ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q)
         q->subjects[i].part = ngx_http_ratelimit_query_find_part(q, i);
     }
 
+    if (ngx_http_ratelimit_query_attempt(q) == NGX_OK) {
+        return NGX_OK;
+    }
+
     progress = ngx_http_ratelimit_query_split(q);
     if (progress == NULL) {
         return ngx_http_ratelimit_query_fall_back(q);
@@ -323,6 +329,26 @@ ngx_http_ratelimit_query_find_part(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 
     return (i && subject[-1].use == subject->use) ? subject[-1].part
                                                   : store->part(subject);
+}
+
+
+/* limits of one store may be decided at once, though not in shared memory */
+
+static ngx_int_t
+ngx_http_ratelimit_query_attempt(ngx_http_ratelimit_query_t *q)
+{
+    ngx_http_ratelimit_query_t         part;
+    const ngx_http_ratelimit_store_t  *store;
+
+    store = q->subjects[0].use->zone->store;
+
+    if (store->attempt == NULL
+        || ngx_http_ratelimit_query_part(q, 0, &part) != q->n)
+    {
+        return NGX_DECLINED;
+    }
+
+    return store->attempt(q);
 }
 
 
@@ -472,10 +498,11 @@ ngx_http_ratelimit_query_part_failed(ngx_http_ratelimit_part_t *part)
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_query_fall_back(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t                     i, n;
-    ngx_http_ratelimit_zone_t     *zone;
-    ngx_http_ratelimit_query_t     local, open;
-    ngx_http_ratelimit_subject_t  *subject;
+    ngx_uint_t                         i, n;
+    ngx_http_ratelimit_zone_t         *zone;
+    ngx_http_ratelimit_query_t         local, open;
+    ngx_http_ratelimit_subject_t      *subject;
+    const ngx_http_ratelimit_store_t  *store;
 
     subject = q->subjects;
     n = 0;
@@ -489,7 +516,11 @@ ngx_http_ratelimit_query_fall_back(ngx_http_ratelimit_query_t *q)
             return NGX_BUSY;
         }
 
-        if (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL) {
+        /* of one clock, as they are decided together */
+
+        if (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL && n == i
+            && zone->offset == subject[0].use->zone->offset)
+        {
             subject[i].backend = NGX_HTTP_RATELIMIT_LOCAL;
             n++;
         }
@@ -500,6 +531,12 @@ ngx_http_ratelimit_query_fall_back(ngx_http_ratelimit_query_t *q)
 
     if (n && ngx_http_ratelimit_shm_store.decide(&local) != NGX_OK) {
         n = 0;
+    }
+
+    store = subject[0].use->zone->store;
+
+    if (n && local.allowed && store->local) {
+        store->local(&local);
     }
 
     ngx_http_ratelimit_query_slice(q, n, q->n - n, &open);
@@ -852,7 +889,9 @@ ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
 
         store = part.subjects[0].use->zone->store;
 
-        if (part.subjects[0].backend == NGX_HTTP_RATELIMIT_LOCAL) {
+        if (part.subjects[0].backend == NGX_HTTP_RATELIMIT_LOCAL
+            && store->local == NULL)
+        {
             store = &ngx_http_ratelimit_shm_store;
         }
 

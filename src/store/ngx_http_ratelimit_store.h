@@ -87,6 +87,8 @@ typedef struct {
 typedef enum {
     NGX_HTTP_RATELIMIT_SHM = 0,
     NGX_HTTP_RATELIMIT_REDIS,
+    NGX_HTTP_RATELIMIT_SYNC,              /* in shared memory, and Redis is
+                                             told later; or it was asked */
     NGX_HTTP_RATELIMIT_LOCAL,             /* in shared memory, for Redis */
     NGX_HTTP_RATELIMIT_UNASKED            /* nowhere: the store had failed */
 } ngx_http_ratelimit_backend_e;
@@ -172,6 +174,10 @@ struct ngx_http_ratelimit_query_s {
  *         if the store does not need to know.
  * part    limits that have one part follow one another, and are asked together.
  *         NULL if all are.
+ * attempt decides at once if it can, and returns NGX_OK as decide does;
+ *         NGX_DECLINED if the store has to be asked.  NULL if it always has.
+ * local   shared memory has decided instead, and has charged the query.  NULL
+ *         if nothing follows from that.
  */
 
 typedef struct {
@@ -186,6 +192,8 @@ typedef struct {
     ngx_int_t   (*reset)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*use)(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use);
     uint32_t    (*part)(ngx_http_ratelimit_subject_t *subject);
+    ngx_int_t   (*attempt)(ngx_http_ratelimit_query_t *q);
+    void        (*local)(ngx_http_ratelimit_query_t *q);
 } ngx_http_ratelimit_store_t;
 
 
@@ -207,6 +215,8 @@ struct ngx_http_ratelimit_zone_s {
     ngx_str_t                       redis_name;  /* as configured, or empty */
     ngx_uint_t                      top;       /* refused keys that are
                                                   remembered */
+    ngx_msec_t                      sync;      /* Redis is told so often, 0:
+                                                  asked for each decision */
     ratelimit_shape_t               shape;
     uint32_t                        packed;    /* counts permit packed states */
 
@@ -216,7 +226,7 @@ struct ngx_http_ratelimit_zone_s {
                                                   together; 0: shared memory */
     ngx_uint_t                      parted;    /* by keys: the store has parts
                                                   that are asked each */
-    ngx_http_ratelimit_backend_e    backend;   /* SHM or REDIS */
+    ngx_http_ratelimit_backend_e    backend;   /* SHM, REDIS or SYNC */
     ngx_uint_t                      mirror;    /* counted in memory, too */
 
     /* the store's own */
@@ -232,6 +242,12 @@ struct ngx_http_ratelimit_zone_s {
     ngx_shm_zone_t                 *lifelines;
     struct ratelimit_table_s       *table;
     struct ratelimit_deny_cache_s  *deny_cache;  /* of Redis' refusals */
+    ngx_shm_zone_t                 *ledger;    /* of what Redis is told later,
+                                                  or NULL */
+    struct ngx_http_ratelimit_sync_s  *exchange;  /* what a worker has of it */
+    ngx_atomic_t                   *offset;    /* ms by which the clock of its
+                                                  counters is ahead, or NULL;
+                                                  0: as the wall clock */
     ngx_http_ratelimit_zone_t      *former;    /* before the reload */
     ngx_pool_t                     *pool;
     ngx_str_t                       file;      /* where it was declared */
@@ -338,6 +354,15 @@ typedef struct {
     uint64_t                        denied;   /* by the deny cache */
     uint64_t                        latency[NGX_HTTP_RATELIMIT_LATENCIES];
     uint64_t                        latency_sum;  /* microseconds */
+
+    /* of write-back, for all servers of the Redis together */
+    uint64_t                        sync_batches;  /* counted by Redis */
+    uint64_t                        sync_deltas;   /* in these */
+    uint64_t                        sync_repeated; /* batches sent again */
+    uint64_t                        sync_dropped;  /* deltas that are lost */
+    uint64_t                        sync_pending;  /* not counted yet */
+    uint64_t                        sync_age;      /* of the oldest of these,
+                                                      microseconds */
 } ngx_http_ratelimit_redis_figures_t;
 
 #if (NGX_HTTP_RATELIMIT_HIREDIS)

@@ -18,6 +18,8 @@ static int ngx_libc_cdecl ngx_http_ratelimit_zone_compare_periods(
     const void *one, const void *two);
 static ngx_int_t ngx_http_ratelimit_zone_layout(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone);
+static ngx_int_t ngx_http_ratelimit_zone_name_ledger(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_zone_fit(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_use_t *use);
 static ngx_uint_t ngx_http_ratelimit_zone_holds(
@@ -335,7 +337,9 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
 
     max_rules = 1;
 
-    zone->packed = 1;
+    /* times of Redis do not fit, and nothing is reserved there */
+
+    zone->packed = (zone->sync == 0);
 
     ratelimit_shape_fit(shape, 1);
 
@@ -352,7 +356,7 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
         return NGX_ERROR;
     }
 
-    len = zone->name.len + zone->key_text.len + 6 * (NGX_INT32_LEN + 1) + 1;
+    len = zone->name.len + zone->key_text.len + 7 * (NGX_INT32_LEN + 1) + 1;
 
     p = ngx_pnalloc(cf->pool, len);
     if (p == NULL) {
@@ -360,11 +364,40 @@ ngx_http_ratelimit_zone_layout(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone)
     }
 
     zone->shm_zone->shm.name.data = p;
-    p = ngx_sprintf(p, "%V %d %uD %uD %uD %uD %uD ", &zone->name,
+    p = ngx_sprintf(p, "%V %d %uD %uD %uD %uD %uD %d ", &zone->name,
                     (int) shape->algorithm, shape->buckets, shape->width,
-                    shape->ring, shape->reserves, zone->packed);
+                    shape->ring, shape->reserves, zone->packed,
+                    zone->sync != 0);
     p = ngx_cpymem(p, zone->key_text.data, zone->key_text.len);
     zone->shm_zone->shm.name.len = p - zone->shm_zone->shm.name.data;
+
+    return zone->ledger ? ngx_http_ratelimit_zone_name_ledger(cf, zone)
+                        : NGX_OK;
+}
+
+
+/* what is to be reported goes to one Redis, and is of one layout */
+
+static ngx_int_t
+ngx_http_ratelimit_zone_name_ledger(ngx_conf_t *cf,
+    ngx_http_ratelimit_zone_t *zone)
+{
+    u_char     *p;
+    ngx_str_t  *name, *layout;
+
+    name = &zone->ledger->shm.name;
+    layout = &zone->shm_zone->shm.name;
+
+    p = ngx_pnalloc(cf->pool, name->len + layout->len);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_memcpy(ngx_cpymem(p, name->data, name->len), layout->data,
+               layout->len);
+
+    name->data = p;
+    name->len += layout->len;
 
     return NGX_OK;
 }
@@ -390,7 +423,7 @@ ngx_http_ratelimit_zone_fit(ngx_http_ratelimit_zone_t *zone,
     shape = &zone->shape;
     algorithm = ratelimit_algorithms[shape->algorithm];
 
-    if (use->reserved && algorithm->reserve != NULL) {
+    if (use->reserved && zone->sync == 0 && algorithm->reserve != NULL) {
         shape->reserves = 1;
     }
 

@@ -224,6 +224,17 @@ void ratelimit_table_commit(ratelimit_item_t *items, ratelimit_place_t *places,
     size_t n, const ratelimit_clock_t *clock, uint32_t me);
 
 /*
+ * A state, of the shape of the place's table, in the place of what was counted
+ * there: others have counted, too.  The caller sets rule and state of the item.
+ */
+void ratelimit_table_replace(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_clock_t *clock, uint32_t me);
+
+/* the clock of the table was set back, which it must not be otherwise */
+void ratelimit_table_clock_set_back(ratelimit_table_t *table, uint64_t now,
+    uint32_t me);
+
+/*
  * Statistics of a table and the older ones that it follows, added up from what
  * their segments count; no lock is needed.  An entry that has expired is one
  * until its slot is needed.  Evictions are those of counters that had not

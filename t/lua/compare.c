@@ -21,6 +21,7 @@
 #define COMPARE_WORLD   150    /* steps of one world */
 #define COMPARE_CHARGES 8      /* charges that may be refunded */
 #define COMPARE_MIXED   RATELIMIT_SCRIPT_MIXED
+#define COMPARE_RESERVED 26    /* bytes of a bucket with reservations */
 
 
 typedef struct {
@@ -73,6 +74,7 @@ typedef struct {
 
 
 static char             compare_sha[41];
+static char             compare_sync[41];
 static compare_call_t   compare_calls[COMPARE_BATCH];
 static unsigned         compare_n;
 static unsigned         compare_keys;
@@ -84,6 +86,9 @@ static unsigned         compare_soft;
 static unsigned         compare_wide;
 static unsigned         compare_last;
 static unsigned         compare_expiries;
+static unsigned         compare_added;
+static unsigned         compare_read;
+static unsigned         compare_states;
 static unsigned         compare_failed;
 
 
@@ -95,6 +100,8 @@ static void compare_close(compare_world_t *w);
 static void compare_move(compare_world_t *w);
 static int compare_stale(const compare_world_t *w,
     const compare_charge_t *charge);
+static uint64_t compare_late(const compare_world_t *w,
+    const compare_limit_t *limit);
 static void compare_keep(compare_world_t *w, compare_charge_t *charge);
 static ratelimit_script_e compare_settle_op(compare_world_t *w,
     compare_charge_t *charge);
@@ -108,6 +115,7 @@ static void compare_send(compare_world_t *w, ratelimit_script_e op);
 static void compare_send_expires(compare_world_t *w, compare_call_t *call);
 static void compare_expires(const compare_call_t *call, size_t i,
     const redisReply *reply);
+static void compare_grants(compare_call_t *call, const redisReply *reply);
 static void compare_receive(void);
 static void compare_report(const compare_call_t *call, size_t i,
     const char *what, uint64_t got, uint64_t want);
@@ -339,6 +347,35 @@ compare_stale(const compare_world_t *w, const compare_charge_t *charge)
 }
 
 
+/* a charge that was made a while ago, often when it is just past */
+
+static uint64_t
+compare_late(const compare_world_t *w, const compare_limit_t *limit)
+{
+    uint64_t                  back, period;
+    const ratelimit_shape_t  *shape;
+
+    shape = &limit->shape;
+    period = limit->rule.period;
+
+    switch (shape->algorithm) {
+
+    case RATELIMIT_FIXED_WINDOW:
+        return w->clock.now - w->clock.now % period
+               + period * random_below(3);
+
+    case RATELIMIT_SLIDING_WINDOW:
+        back = random_percent(30) ? 0 : random_below(shape->buckets + 3);
+        return ratelimit_sub(w->clock.now * shape->buckets / period, back);
+
+    default:
+        back = random_percent(50) ? random_below(period)
+                                  : random_below(3 * period);
+        return ratelimit_sub(w->clock.now, back);
+    }
+}
+
+
 /* a charge is refunded in part, and a second time once more */
 
 static void
@@ -437,6 +474,16 @@ compare_op(compare_world_t *w)
         return RATELIMIT_SCRIPT_REFUSED;
     }
 
+    if (random_percent(10)) {
+        for (i = 0; i < w->n; i++) {
+            w->items[i].verdict.stamp = compare_late(w, &w->limits[i]);
+            w->items[i].cost = random_between(1, 4);
+            w->items[i].reserve = 0;
+        }
+
+        return RATELIMIT_SCRIPT_EXCHANGE;
+    }
+
     if (random_percent(5)) {
         for (i = 0; i < w->n; i++) {
             w->items[i].cost = random_percent(20)
@@ -520,7 +567,11 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
         item = &w->items[i];
         algorithm = ratelimit_algorithms[item->shape->algorithm];
 
-        if (op == RATELIMIT_SCRIPT_REFUND) {
+        if (op == RATELIMIT_SCRIPT_EXCHANGE) {
+            algorithm->add(item->shape, item->rule, item->state, &w->clock,
+                           item->verdict.stamp, item->cost);
+
+        } else if (op == RATELIMIT_SCRIPT_REFUND) {
             algorithm->refund(item->shape, item->rule, item->state, &w->clock,
                               item->verdict.stamp, item->cost);
 
@@ -528,6 +579,14 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
             algorithm->commit(item->shape, item->rule, item->state, &w->clock,
                               item->verdict.stamp, item->cost);
         }
+    }
+
+    if (op == RATELIMIT_SCRIPT_EXCHANGE) {
+        for (i = 0; i < w->n; i++) {
+            w->items[i].cost = 1;
+        }
+
+        (void) decision_look(w->items, w->n, &w->clock);
     }
 }
 
@@ -566,18 +625,27 @@ compare_next(const compare_world_t *w, size_t i, ratelimit_script_e op)
 static void
 compare_send(compare_world_t *w, ratelimit_script_e op)
 {
-    char          now[32];
+    char          now[32], names[REDIS_ITEMS][64];
     size_t        i;
-    const char   *keys[REDIS_ITEMS];
+    const char   *keys[REDIS_ITEMS], *records[REDIS_ITEMS];
     redis_args_t  args;
 
     snprintf(now, sizeof(now), "%llu", (unsigned long long) w->clock.now);
 
     for (i = 0; i < w->n; i++) {
+        snprintf(names[i], sizeof(names[i]), "record:%zu:%s", i,
+                 w->limits[i].key);
         keys[i] = w->limits[i].key;
+        records[i] = names[i];
     }
 
-    redis_evalsha(&args, compare_sha, op, keys, w->items, w->n);
+    if (op == RATELIMIT_SCRIPT_EXCHANGE) {
+        redis_exchange(&args, compare_sync, keys, records, w->items, w->n);
+
+    } else {
+        redis_evalsha(&args, compare_sha, op, keys, w->items, w->n);
+    }
+
     redis_add(&args, now, strlen(now));
     redis_add(&args, now, strlen(now));
 
@@ -743,6 +811,72 @@ compare_expires(const compare_call_t *call, size_t i,
 }
 
 
+/* a state that comes back is that of the core: it allows as much */
+
+static void
+compare_grants(compare_call_t *call, const redisReply *reply)
+{
+    size_t                        i;
+    ratelimit_grant_t             grant;
+    ratelimit_state_t            *state;
+    ratelimit_verdict_t           verdict;
+    const unsigned char          *p, *last;
+    const ratelimit_algorithm_t  *algorithm;
+
+    p = redis_result(reply, RATELIMIT_EXCHANGE_TIME);
+    p = (p == NULL) ? NULL : p + RATELIMIT_EXCHANGE_TIME;
+    last = (unsigned char *) reply->str + reply->len;
+
+    for (i = 0; i < call->n; i++) {
+        p = (p == NULL) ? NULL : ratelimit_exchange_grant(p, last, &grant);
+
+        if (p == NULL || !grant.counted) {
+            compare_report(call, i, "grant", 0, 1);
+            return;
+        }
+
+        compare_added++;
+
+        /* reservations are not exchanged, and no clock of Redis begins */
+
+        if (grant.len == 0 || grant.len == COMPARE_RESERVED
+            || call->clock.now < 2 * call->rules[i].period)
+        {
+            continue;
+        }
+
+        compare_read++;
+
+        algorithm = ratelimit_algorithms[call->shapes[i].algorithm];
+        state = calloc(1, algorithm->size(&call->shapes[i]));
+
+        if (state == NULL) {
+            abort();
+        }
+
+        if (ratelimit_exchange_state(&call->shapes[i], &call->rules[i],
+                                     &call->clock, &grant, state))
+        {
+            algorithm->look(&call->shapes[i], &call->rules[i], state,
+                            &call->clock, 1, &verdict);
+            algorithm->describe(&call->shapes[i], &call->rules[i], state,
+                                &call->clock, 1, &verdict);
+
+            compare_states += (verdict.remaining
+                               == call->items[i].verdict.remaining
+                               && verdict.allowed
+                                  == call->items[i].verdict.allowed);
+        }
+
+        free(state);
+    }
+
+    if (p != last) {
+        compare_report(call, 0, "bytes", last - p, 0);
+    }
+}
+
+
 static void
 compare_receive(void)
 {
@@ -763,6 +897,9 @@ compare_receive(void)
             if (redis_verdicts(reply, 0) == NULL) {
                 compare_report(call, 0, "status", reply->type, 0);
             }
+
+        } else if (call->op == RATELIMIT_SCRIPT_EXCHANGE) {
+            compare_grants(call, reply);
 
         } else if (redis_verdicts(reply, call->n) == NULL) {
             compare_report(call, 0, "bytes", reply->len, 0);
@@ -854,6 +991,7 @@ compare_run(unsigned algorithm, unsigned steps)
     memset(&w, 0, sizeof(compare_world_t));
 
     fake_load(&ratelimit_scripts[algorithm], NULL, NULL, compare_sha);
+    fake_load(&ratelimit_sync_scripts[algorithm], NULL, NULL, compare_sync);
     fake_check();
 
     compare_verdicts = 0;
@@ -863,6 +1001,9 @@ compare_run(unsigned algorithm, unsigned steps)
     compare_wide = 0;
     compare_last = 0;
     compare_expiries = 0;
+    compare_added = 0;
+    compare_read = 0;
+    compare_states = 0;
     compare_failed = 0;
 
     for (i = 0; i < steps && compare_failed == 0; i++) {
@@ -884,6 +1025,10 @@ compare_run(unsigned algorithm, unsigned steps)
 
     tap_ok(compare_failed == 0, "%s: %u steps, %u verdicts, %u expiries",
            name, i, compare_verdicts, compare_expiries);
+
+    tap_ok(compare_failed || (compare_states && compare_states == compare_read),
+           "%s: %u charges of others, %u states", name, compare_added,
+           compare_states);
 
     tap_note("%s: %u refused, %u the last one, %u soft, %u rebased, "
              "%u beyond 2^53", name, compare_refused, compare_last,

@@ -15,13 +15,18 @@
 #include <hiredis/hiredis.h>
 
 #include "core/ratelimit.h"
+#include "redis/ratelimit_exchange.h"
 #include "redis/ratelimit_script.h"
 #include "tap.h"
 
 
 /* a call may have a limit of each algorithm */
 #define REDIS_ITEMS  RATELIMIT_ALGORITHMS
-#define REDIS_ARGS   (2 * REDIS_ITEMS + 7)
+#define REDIS_ARGS   (3 * REDIS_ITEMS + 7)
+
+/* bytes of an argument and of what write-back reports behind it */
+#define REDIS_REPORT (RATELIMIT_SCRIPT_ARGUMENT + RATELIMIT_EXCHANGE_TAIL     \
+                      + RATELIMIT_EXCHANGE_DELTA)
 
 
 /* arguments of one command */
@@ -31,8 +36,7 @@ typedef struct {
     char                            op, keys[32];
     const char                     *data[REDIS_ARGS];
     size_t                          len[REDIS_ARGS];
-    unsigned char                   items[REDIS_ITEMS]
-                                         [RATELIMIT_SCRIPT_ARGUMENT];
+    unsigned char                   items[REDIS_ITEMS][REDIS_REPORT];
 } redis_args_t;
 
 
@@ -169,6 +173,54 @@ redis_verdicts(const redisReply *reply, size_t n)
 
     return (size_t) reply->len == RATELIMIT_SCRIPT_ECHO + len
            ? redis_result(reply, len) : NULL;
+}
+
+
+/*
+ * EVALSHA sha 2n key... record... x argument... echo: a batch, of a number that
+ * none had before, of one charge for each limit, at the time of its verdict's
+ * stamp
+ */
+
+static void __attribute__((unused))
+redis_exchange(redis_args_t *args, const char *sha, const char *const *keys,
+    const char *const *records, const ratelimit_item_t *items, size_t n)
+{
+    size_t              i;
+    unsigned char      *p;
+    ratelimit_delta_t   delta;
+    ratelimit_report_t  report = { .machine = 4711,
+                                   .interval = RATELIMIT_SECOND, .batch = 1 };
+
+    static uint64_t  number;
+
+    redis_evalsha(args, sha, RATELIMIT_SCRIPT_EXCHANGE, keys, items, n);
+    snprintf(args->keys, sizeof(args->keys), "%zu", 2 * n);
+
+    args->len[2] = strlen(args->keys);
+    args->n = 3 + n;
+
+    for (i = 0; i < n; i++) {
+        redis_add(args, records[i], strlen(records[i]));
+    }
+
+    redis_add(args, &args->op, 1);
+
+    report.number = ++number;
+
+    for (i = 0; i < n; i++) {
+        delta.stamp = items[i].verdict.stamp;
+        delta.added = (uint32_t) items[i].cost;
+        delta.refunded = 0;
+
+        p = args->items[i] + RATELIMIT_SCRIPT_ARGUMENT;
+        p = ratelimit_exchange_tail(p, &report);
+        (void) ratelimit_exchange_delta(p, &delta);
+
+        redis_add(args, args->items[i], REDIS_REPORT);
+    }
+
+    redis_add(args, redis_echo, RATELIMIT_SCRIPT_ECHO);
 }
 
 

@@ -43,6 +43,9 @@ static void verbs_commit(const ratelimit_shape_t *shape,
 static void verbs_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
+static void verbs_add(const ratelimit_shape_t *shape,
+    const ratelimit_rule_t *rule, ratelimit_state_t *state,
+    const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost);
 static size_t verbs_size(const ratelimit_shape_t *shape);
 static void verbs_item(ratelimit_item_t *item, const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, const ratelimit_state_t *state,
@@ -61,7 +64,7 @@ static const char  verbs_given[] =
       .name = #title, .look = verbs_look, .charge = verbs_charge,             \
       .punish = verbs_punish, .describe = verbs_describe,                     \
       .reserve = verbs_reserve, .commit = verbs_commit,                       \
-      .refund = verbs_refund, .size = verbs_size },
+      .refund = verbs_refund, .add = verbs_add, .size = verbs_size },
 
 const ratelimit_algorithm_t *const  lua_algorithms[RATELIMIT_ALGORITHMS] = {
     ratelimit_each_algorithm(verbs_algorithm)
@@ -110,15 +113,17 @@ verbs_call(const char *verb, const ratelimit_item_t *item,
 static void
 verbs_args(redis_args_t *args, const char *verb, const ratelimit_item_t *item)
 {
-    const char  *keys[1];
+    const char  *keys[2];
 
-    static char      sha[41], key[32];
+    static char      sha[41], sync[41], key[32], record[32];
     static uint64_t  states;
 
     if (redis == NULL) {
         redis_open(getenv("RATELIMIT_REDIS"));
         fake_load(&ratelimit_scripts[RATELIMIT_SCRIPT_MIXED], verbs_chosen,
                   verbs_given, sha);
+        fake_load(&ratelimit_sync_scripts[RATELIMIT_SCRIPT_MIXED], NULL, NULL,
+                  sync);
     }
 
     if (*item->state == 0) {
@@ -127,8 +132,16 @@ verbs_args(redis_args_t *args, const char *verb, const ratelimit_item_t *item)
 
     snprintf(key, sizeof(key), "state:%llu",
              (unsigned long long) *item->state);
+    snprintf(record, sizeof(record), "record:%llu",
+             (unsigned long long) *item->state);
 
     keys[0] = key;
+    keys[1] = record;
+
+    if (strcmp(verb, "add") == 0) {
+        redis_exchange(args, sync, keys, keys + 1, item, 1);
+        return;
+    }
 
     redis_evalsha(args, sha,
                   strcmp(verb, "refund") == 0 ? RATELIMIT_SCRIPT_REFUND
@@ -269,6 +282,20 @@ verbs_commit(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     item.verdict.stamp = stamp;
 
     verbs_call("commit", &item, clock, NULL);
+}
+
+
+static void
+verbs_add(const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    ratelimit_state_t *state, const ratelimit_clock_t *clock, uint64_t stamp,
+    uint64_t cost)
+{
+    ratelimit_item_t  item;
+
+    verbs_item(&item, shape, rule, state, cost);
+    item.verdict.stamp = stamp;
+
+    verbs_call("add", &item, clock, NULL);
 }
 
 

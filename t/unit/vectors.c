@@ -16,10 +16,14 @@
 #define VECTORS_COLUMNS  16
 #define VECTORS_LABELS   16
 
+/* of the core, whatever has its place here */
+#define vectors_drips(NAME, name)  ratelimit_##name.drips,
+
 
 typedef struct {
     char                            name[16];
     uint64_t                        stamp;
+    uint64_t                        now;
 } vectors_label_t;
 
 
@@ -313,6 +317,7 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
 {
     size_t            len;
     vectors_label_t  *label;
+    const unsigned    drips[] = { ratelimit_each_algorithm(vectors_drips) };
 
     len = strcspn(action, "@");
     label = vectors_label(v, action + len);
@@ -330,6 +335,14 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
         cost = 0;
     }
 
+    if (strncmp(action, "add", len) == 0) {
+        v->algorithm->add(&v->shape, &v->rule, v->state, clock,
+                          drips[v->shape.algorithm] ? label->now
+                                                    : label->stamp,
+                          cost);
+        cost = 0;
+    }
+
     v->algorithm->look(&v->shape, &v->rule, v->state, clock, cost, verdict);
     v->algorithm->describe(&v->shape, &v->rule, v->state, clock, cost, verdict);
 
@@ -341,6 +354,11 @@ vectors_act(vectors_t *v, const char *action, const ratelimit_clock_t *clock,
         v->algorithm->charge(&v->shape, &v->rule, v->state, clock,
                              (verdict->allowed || *action == 'f') ? cost : 0,
                              verdict);
+    }
+
+    if (strncmp(action, "look", len) == 0) {
+        label->stamp = verdict->stamp;
+        label->now = clock->now;
     }
 
     if (strncmp(action, "reserve", len) == 0 && verdict->allowed) {

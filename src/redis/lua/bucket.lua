@@ -249,6 +249,32 @@ taken = taken + cost
 --- include bucket_clamp
 --- include bucket_write
 
+--- add
+
+-- What was taken at any time since the bucket was whole has the same effect.
+-- Of what was taken before that, some had returned by then.
+
+local stamp = unpack('<I8', argument, 65)
+
+stamp = (stamp < now) and stamp or now
+
+local elapsed = (taken == 0) and now - stamp
+                or (since > stamp) and since - stamp or 0
+local returned = divide(elapsed, limit, 0, period)
+
+if cost <= returned then
+    return
+end
+
+if taken == 0 then
+    since, taken = stamp, cost
+else
+    taken = taken + cost - returned
+end
+
+--- include bucket_clamp
+--- include bucket_write
+
 --- refund
 
 if reserve then

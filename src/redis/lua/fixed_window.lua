@@ -57,6 +57,18 @@ if cost > 0 or rebase then
     --- include write
 end
 
+--- add
+
+-- The window of the stamp is the one that is open, or it is past.
+
+local stamp = unpack('<I8', argument, 65)
+
+if stamp < finish then
+    return
+end
+
+--- section charge
+
 --- refund
 
 local stamp = unpack('<I8', argument, 65)

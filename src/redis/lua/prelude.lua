@@ -19,6 +19,8 @@
 --   d  reset: deletes the states; returns nothing
 --   b  debit: charges all limits, whatever they say; returns nothing
 --
+-- The scripts for write-back have letters of their own, which sync.lua tells.
+--
 -- All numbers are integers below 2^53.
 --
 -- Redis runs a script from its first line for each call, and creates all
@@ -37,6 +39,8 @@
 --   punish  counts the cost of a refused request; if missing, it is charge
 --   commit  counts a reservation; if missing, there are none
 --   refund  after load: takes back a charge or a reservation
+--   add     after level: counts a charge that was made elsewhere, where its
+--           stamp says
 --
 -- Functions that an algorithm cannot do without are before its sections.
 

@@ -329,6 +329,47 @@ local verdict = pack('<I8I8I8I8I8I8I8', rebase and flags + 4 or flags,
 
 sliding_log_charge(log, key, cost)
 
+--- add
+
+-- Between the times of others, which come from clocks of other machines.
+
+if log.rebase then
+    sliding_log_charge(log, key, 0)
+    log = sliding_log_load(key, argument)
+end
+
+local stamp = unpack('<I8', argument, 65)
+local last = (log.time > now) and log.time or now
+
+stamp = sliding_log_round((stamp < last) and stamp or last, log.tick)
+cost = (cost < log.ring) and cost or log.ring
+
+if stamp + period <= now then
+    return
+end
+
+local step, later = stamp / log.tick - log.base, 0
+
+if log.n > 0 and step < 0 then
+    later = sliding_log_younger(log, -step)
+
+elseif log.n > 0 and step + sliding_log_age(log, log.n) >= 549755813888 then
+    log.n = sliding_log_younger(log, (step < 549755813888)
+                                     and 549755813888 - step or 0)
+end
+
+if later == log.ring then
+    return
+end
+
+local before = sliding_log_slice(log, log.n, later + 1)
+               .. rep(pack('<I5', stamp / log.tick), cost)
+local after = sliding_log_slice(log, later, 1)
+
+log.time = (stamp > log.time or log.n == 0) and stamp or log.time
+
+sliding_log_rewrite(log, before, after, log.time + period)
+
 --- refund
 
 local stamp = unpack('<I8', argument, 65)

@@ -227,6 +227,31 @@ if cost > 0 or rebase then
     --- include write
 end
 
+--- add
+
+local stamp = unpack('<I8', argument, 65)
+
+if index - stamp > buckets then
+    return
+end
+
+if stamp < index then
+    local most = (width == 2) and 65535 or 4294967295
+    local place = ring + stamp % buckets * width
+    local before = unpack(kind, state, place + 1)
+    local after = (before + cost < most) and before + cost or most
+
+    sum = sum + after - before
+    state = string.sub(state, 1, place) .. pack(kind, after)
+            .. string.sub(state, place + width + 1)
+
+    -- all of it is counted, and is to be written
+
+    cost, rebase = 0, true
+end
+
+--- section charge
+
 --- refund
 
 local stamp = unpack('<I8', argument, 65)

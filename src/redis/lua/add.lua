@@ -1,0 +1,3 @@
+--- section load
+--- section level
+--- section add

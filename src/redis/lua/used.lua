@@ -1,0 +1,4 @@
+--- section load
+--- section level
+
+return used

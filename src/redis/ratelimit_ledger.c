@@ -1,0 +1,923 @@
+
+/*
+ * The ledger: what is charged, reported and granted.
+ */
+
+
+#include <string.h>
+
+#include "redis/ratelimit_ledger_entry.h"
+
+
+#define RATELIMIT_LEDGER_MAGIC  0x3172656764656c72ULL
+
+#define RATELIMIT_LEDGER_ALIGN  64
+
+/* reads of a segment that is being written, before a charge is tried */
+#define RATELIMIT_LEDGER_READS  4
+
+/* deltas of a list where any number of stamps may count */
+#define RATELIMIT_LEDGER_FOLDED  8
+
+
+static uint32_t ratelimit_ledger_ndeltas(const ratelimit_shape_t *shape);
+static ratelimit_inline ratelimit_ledger_segment_t *ratelimit_ledger_segment(
+    const ratelimit_ledger_t *ledger, const ratelimit_hash_t *hash);
+static int ratelimit_ledger_admits(const ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_entry_t *entry, const ratelimit_rule_t *rule,
+    uint64_t cost, uint64_t now, ratelimit_ledger_e bound);
+static ratelimit_delta_t *ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_entry_t *entry, uint64_t stamp, uint64_t now);
+static ratelimit_delta_t *ratelimit_ledger_fold(ratelimit_ledger_t *ledger,
+    ratelimit_delta_t *list, uint32_t n, uint64_t stamp);
+static int ratelimit_ledger_add(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_segment_t *segment, ratelimit_ledger_entry_t *entry,
+    uint64_t cost, uint64_t stamp, uint64_t now);
+static void ratelimit_ledger_mark(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_segment_t *segment);
+static int ratelimit_ledger_dirty(const ratelimit_ledger_t *ledger, size_t i);
+static void ratelimit_ledger_copy(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_entry_t *entry, ratelimit_ledger_copy_t *copy);
+static void ratelimit_ledger_batch_entry(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_entry_t *entry);
+static unsigned ratelimit_ledger_counted(ratelimit_ledger_entry_t *entry);
+static void ratelimit_ledger_merge_list(const ratelimit_delta_t *deltas,
+    unsigned n, const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    const ratelimit_clock_t *clock, ratelimit_state_t *state);
+static int ratelimit_ledger_batch_segment(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_segment_t *segment, uint64_t now, uint64_t again,
+    int (*handler)(void *data, const ratelimit_ledger_copy_t *copy),
+    void *data);
+
+
+int
+ratelimit_ledger_open(ratelimit_ledger_t *ledger, void *memory, size_t size,
+    const ratelimit_shape_t *shape, uint64_t interval, uint64_t machine,
+    ratelimit_lifelines_t *lifelines)
+{
+    size_t                         n, skip, words;
+    unsigned char                 *p;
+    ratelimit_ledger_header_t     *header;
+    const ratelimit_algorithm_t   *algorithm;
+
+    skip = -(uintptr_t) memory % RATELIMIT_LEDGER_ALIGN;
+    p = (unsigned char *) memory + skip;
+
+    n = size / sizeof(ratelimit_ledger_segment_t);
+    words = (n + 511) / 512 * 8;
+    skip += (sizeof(ratelimit_ledger_header_t) + RATELIMIT_LEDGER_ALIGN - 1)
+            / RATELIMIT_LEDGER_ALIGN * RATELIMIT_LEDGER_ALIGN
+            + words * sizeof(uint64_t);
+
+    if (size < skip + sizeof(ratelimit_ledger_segment_t)) {
+        return 0;
+    }
+
+    header = (ratelimit_ledger_header_t *) p;
+
+    if (header->magic == 0) {
+        header->size = size;
+        header->shape = *shape;
+        header->machine = machine;
+        ratelimit_store_barrier();
+        header->magic = RATELIMIT_LEDGER_MAGIC;
+    }
+
+    if (header->magic != RATELIMIT_LEDGER_MAGIC || header->size != size
+        || memcmp(&header->shape, shape, sizeof(ratelimit_shape_t)) != 0)
+    {
+        return 0;
+    }
+
+    algorithm = ratelimit_algorithms[shape->algorithm];
+
+    ledger->header = header;
+    ledger->nsegments = (uint32_t) ((size - skip)
+                                    / sizeof(ratelimit_ledger_segment_t));
+    ledger->segments = (ratelimit_ledger_segment_t *)
+                       ((unsigned char *) memory + skip);
+    ledger->dirty = (uint64_t *) ledger->segments - words;
+    ledger->ndeltas = ratelimit_ledger_ndeltas(shape);
+    ledger->stamps = algorithm->stamps ? algorithm->stamps(shape) : 0;
+    ledger->drips = algorithm->drips;
+    ledger->interval = interval;
+    ledger->lifelines = lifelines;
+
+    return 1;
+}
+
+
+/*
+ * One more than may count at a time, and RATELIMIT_LATEST; times of buckets are
+ * folded, those of logs are kept.
+ */
+
+static uint32_t
+ratelimit_ledger_ndeltas(const ratelimit_shape_t *shape)
+{
+    const ratelimit_algorithm_t  *algorithm;
+
+    algorithm = ratelimit_algorithms[shape->algorithm];
+
+    if (algorithm->stamps) {
+        return algorithm->stamps(shape) + 2;
+    }
+
+    return algorithm->drips ? RATELIMIT_LEDGER_FOLDED
+                            : RATELIMIT_LEDGER_DELTAS;
+}
+
+
+static ratelimit_inline ratelimit_ledger_segment_t *
+ratelimit_ledger_segment(const ratelimit_ledger_t *ledger,
+    const ratelimit_hash_t *hash)
+{
+    return &ledger->segments[((hash->hi >> 32) * ledger->nsegments) >> 32];
+}
+
+
+uint64_t
+ratelimit_ledger_machine(const ratelimit_ledger_t *ledger)
+{
+    return ledger->header->machine;
+}
+
+
+int
+ratelimit_ledger_affords(const ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t now)
+{
+    int                          rc;
+    unsigned                     i;
+    uint64_t                     ticket;
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    for (i = 0; i < RATELIMIT_LEDGER_READS; i++) {
+
+        if (ratelimit_read_begin(&segment->lock, &ticket)) {
+            entry = ratelimit_ledger_find(segment, id);
+
+            rc = entry && ratelimit_ledger_admits(ledger, entry, id->rule,
+                                                  cost, now,
+                                                  RATELIMIT_LEDGER_LEASE);
+
+            if (ratelimit_read_end(&segment->lock, ticket)) {
+                return rc;
+            }
+        }
+
+        ratelimit_lock_yield();
+    }
+
+    return 1;
+}
+
+
+/*
+ * A lease is that of one ceiling: a rate that is a variable may have others, a
+ * limit may be elastic.
+ */
+
+static int
+ratelimit_ledger_admits(const ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_entry_t *entry, const ratelimit_rule_t *rule,
+    uint64_t cost, uint64_t now, ratelimit_ledger_e bound)
+{
+    uint64_t  age, spent;
+
+    if (bound == RATELIMIT_LEDGER_NOTHING) {
+        return 1;
+    }
+
+    if (entry->rule.ceiling != rule->ceiling
+        || entry->rule.limit != rule->limit)
+    {
+        return 0;
+    }
+
+    spent = entry->spent + cost;
+
+    if (bound == RATELIMIT_LEDGER_SHARE) {
+        return spent <= entry->share;
+    }
+
+    if (spent > entry->lease) {
+        return 0;
+    }
+
+    age = ratelimit_sub(now, entry->renewed);
+
+    if (age <= ledger->interval + ledger->interval / 2
+               + RATELIMIT_LEDGER_FRESH)
+    {
+        return 1;
+    }
+
+    return spent <= entry->standing
+           && age <= 3 * ledger->interval + RATELIMIT_LEDGER_STANDS;
+}
+
+
+int
+ratelimit_ledger_charge(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t stamp,
+    uint64_t now, ratelimit_ledger_e bound, uint32_t me)
+{
+    int                          rc;
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+    entry = ratelimit_ledger_find(segment, id);
+
+    rc = entry
+         && ratelimit_ledger_admits(ledger, entry, id->rule, cost, now, bound)
+         && ratelimit_ledger_add(ledger, segment, entry, cost, stamp, now);
+
+    ratelimit_unlock(&segment->lock);
+
+    return rc;
+}
+
+
+int
+ratelimit_ledger_debit(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, const ratelimit_ledger_name_t *name,
+    uint64_t cost, uint64_t stamp, uint64_t now, uint32_t me)
+{
+    int                          rc;
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+    entry = ratelimit_ledger_find(segment, id);
+
+    if (entry == NULL) {
+        entry = ratelimit_ledger_insert(ledger, segment, id, name, now);
+    }
+
+    rc = entry && ratelimit_ledger_add(ledger, segment, entry, cost, stamp,
+                                       now);
+
+    ratelimit_unlock(&segment->lock);
+
+    return rc;
+}
+
+
+/*
+ * What a process that is killed in between leaves: a segment that is looked at
+ * for nothing, then a lease of which one charge was lost.
+ */
+
+static int
+ratelimit_ledger_add(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_segment_t *segment, ratelimit_ledger_entry_t *entry,
+    uint64_t cost, uint64_t stamp, uint64_t now)
+{
+    ratelimit_delta_t  *delta;
+
+    if (cost == 0) {
+        return 1;
+    }
+
+    delta = ratelimit_ledger_delta(ledger, entry, stamp, now);
+
+    if (delta == NULL) {
+        return 0;
+    }
+
+    ratelimit_ledger_mark(ledger, segment);
+
+    entry->spent += cost;
+    ratelimit_store_barrier();
+    delta->added = (uint32_t) ratelimit_min(delta->added + cost, UINT32_MAX);
+
+    return 1;
+}
+
+
+/* of the open list; NULL if there is no room for another stamp */
+
+static ratelimit_delta_t *
+ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_entry_t *entry, uint64_t stamp, uint64_t now)
+{
+    uint32_t            i, n;
+    unsigned            open;
+    ratelimit_delta_t  *list, *delta;
+
+    open = ratelimit_ledger_open_list(entry);
+    list = ratelimit_ledger_list(ledger, entry, open);
+    n = entry->n[open];
+
+    for (i = n; i; i--) {
+        if (list[i - 1].stamp == stamp) {
+            return &list[i - 1];
+        }
+    }
+
+    if (n == ledger->ndeltas || (n && ledger->drips)) {
+        delta = ratelimit_ledger_fold(ledger, list, n, stamp);
+
+        if (delta || n == ledger->ndeltas) {
+            return delta;
+        }
+    }
+
+    if (n == 0) {
+        entry->since[open] = now;
+    }
+
+    delta = &list[n];
+    delta->stamp = stamp;
+    delta->added = 0;
+    delta->refunded = 0;
+
+    ratelimit_store_barrier();
+    entry->n[open] = n + 1;
+
+    return delta;
+}
+
+
+/*
+ * Of so many windows the oldest one is past.  In a bucket what was taken at
+ * about the same time was taken at the later time: that returns too late,
+ * rather than too early.
+ */
+
+static ratelimit_delta_t *
+ratelimit_ledger_fold(ratelimit_ledger_t *ledger, ratelimit_delta_t *list,
+    uint32_t n, uint64_t stamp)
+{
+    uint32_t            i;
+    ratelimit_delta_t  *delta;
+
+    delta = &list[n - 1];
+
+    if (ledger->drips) {
+
+        if (n < ledger->ndeltas
+            && ratelimit_sub(stamp, delta->stamp) >= ledger->interval)
+        {
+            return NULL;
+        }
+
+        delta->stamp = ratelimit_max(delta->stamp, stamp);
+
+        return delta;
+    }
+
+    if (ledger->stamps == 0) {
+        return NULL;
+    }
+
+    delta = list;
+
+    for (i = 1; i < n; i++) {
+        delta = (list[i].stamp < delta->stamp) ? &list[i] : delta;
+    }
+
+    if (delta->stamp > stamp) {
+        return NULL;
+    }
+
+    delta->added = 0;
+    delta->refunded = 0;
+    ratelimit_store_barrier();
+    delta->stamp = stamp;
+
+    return delta;
+}
+
+
+static void
+ratelimit_ledger_mark(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_segment_t *segment)
+{
+    size_t  i;
+
+    i = segment - ledger->segments;
+
+    if (!ratelimit_ledger_dirty(ledger, i)) {
+        (void) __atomic_fetch_or(&ledger->dirty[i / 64],
+                                 (uint64_t) 1 << i % 64, __ATOMIC_RELAXED);
+    }
+}
+
+
+/* whether the segment may have something to report */
+
+static int
+ratelimit_ledger_dirty(const ratelimit_ledger_t *ledger, size_t i)
+{
+    return (__atomic_load_n(&ledger->dirty[i / 64], __ATOMIC_RELAXED)
+            >> i % 64) & 1;
+}
+
+
+int
+ratelimit_ledger_refund(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t stamp,
+    uint64_t now, uint32_t me)
+{
+    ratelimit_delta_t           *delta;
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+    entry = ratelimit_ledger_find(segment, id);
+    delta = NULL;
+
+    if (entry) {
+        delta = ratelimit_ledger_delta(ledger, entry, stamp, now);
+    }
+
+    if (delta) {
+        ratelimit_ledger_mark(ledger, segment);
+
+        delta->refunded = (uint32_t) ratelimit_min(delta->refunded + cost,
+                                                   UINT32_MAX);
+        ratelimit_store_barrier();
+        entry->spent = ratelimit_sub(entry->spent, cost);
+    }
+
+    ratelimit_unlock(&segment->lock);
+
+    return delta != NULL;
+}
+
+
+int
+ratelimit_ledger_ask(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, uint64_t now,
+    ratelimit_ledger_copy_t *copy, uint32_t me)
+{
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+    entry = ratelimit_ledger_find(segment, id);
+
+    if (entry && !ratelimit_ledger_is_reported(entry)
+        && !(entry->batch & RATELIMIT_LEDGER_SENT))
+    {
+        ratelimit_ledger_batch_entry(ledger, entry);
+        entry->sent = now;
+    }
+
+    ratelimit_ledger_copy(ledger, entry, copy);
+
+    ratelimit_unlock(&segment->lock);
+
+    return entry != NULL;
+}
+
+
+/* one write makes the open list the batch, and the other one the open list */
+
+static void
+ratelimit_ledger_batch_entry(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_entry_t *entry)
+{
+    uint64_t  number, open;
+
+    number = __atomic_add_fetch(&ledger->header->number, 1, __ATOMIC_RELAXED);
+    open = !ratelimit_ledger_open_list(entry);
+
+    entry->cut = entry->spent;
+    ratelimit_store_barrier();
+    entry->batch = number << 2 | RATELIMIT_LEDGER_SENT | open;
+}
+
+
+/* the entry may be NULL */
+
+static void
+ratelimit_ledger_copy(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_entry_t *entry, ratelimit_ledger_copy_t *copy)
+{
+    unsigned  open;
+
+    copy->spent = 0;
+    copy->number = 0;
+    copy->repeated = 0;
+    copy->counted = 0;
+    copy->nbatch = 0;
+    copy->nopen = 0;
+
+    if (entry == NULL) {
+        return;
+    }
+
+    open = ratelimit_ledger_open_list(entry);
+
+    copy->hash = entry->hash;
+    copy->rule = entry->rule;
+    copy->name.data = (unsigned char *) ratelimit_ledger_list(ledger, entry,
+                                                              2);
+    copy->name.len = entry->name_len;
+    copy->spent = entry->spent;
+    copy->nopen = (unsigned) ratelimit_min(entry->n[open], ledger->ndeltas);
+
+    memcpy(copy->open, ratelimit_ledger_list(ledger, entry, open),
+           copy->nopen * sizeof(ratelimit_delta_t));
+
+    if (entry->batch & RATELIMIT_LEDGER_SENT) {
+        copy->number = entry->batch >> 2;
+        copy->nbatch = (unsigned) ratelimit_min(entry->n[!open],
+                                                ledger->ndeltas);
+
+        memcpy(copy->batch, ratelimit_ledger_list(ledger, entry, !open),
+               copy->nbatch * sizeof(ratelimit_delta_t));
+    }
+}
+
+
+void
+ratelimit_ledger_answer(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, const ratelimit_ledger_name_t *name,
+    const ratelimit_answer_t *answer, ratelimit_ledger_copy_t *copy,
+    uint32_t me)
+{
+    uint64_t                     from;
+    unsigned                     counted;
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+    entry = ratelimit_ledger_find(segment, id);
+    counted = 0;
+
+    if (entry == NULL && answer->question && answer->grant->lease) {
+        entry = ratelimit_ledger_insert(ledger, segment, id, name,
+                                        answer->asked);
+    }
+
+    if (entry) {
+        from = answer->question ? answer->spent : entry->cut;
+
+        if (answer->number && entry->batch >> 2 == answer->number
+            && answer->grant->counted)
+        {
+            counted = ratelimit_ledger_counted(entry);
+        }
+
+        entry->rule = *id->rule;
+        entry->lease = from + answer->grant->lease;
+        entry->standing = from + answer->grant->standing;
+        entry->share = from + answer->grant->share;
+        entry->renewed = answer->asked;
+    }
+
+    ratelimit_ledger_copy(ledger, entry, copy);
+    copy->counted = counted;
+
+    ratelimit_unlock(&segment->lock);
+}
+
+
+/*
+ * Half done, it is a batch of nothing that was counted before.  Returns how
+ * many deltas it had.
+ */
+
+static unsigned
+ratelimit_ledger_counted(ratelimit_ledger_entry_t *entry)
+{
+    unsigned  n, which;
+
+    if (!(entry->batch & RATELIMIT_LEDGER_SENT)) {
+        return 0;
+    }
+
+    which = !ratelimit_ledger_open_list(entry);
+    n = entry->n[which];
+
+    entry->n[which] = 0;
+    ratelimit_store_barrier();
+    entry->batch &= ~(uint64_t) RATELIMIT_LEDGER_SENT;
+
+    return n;
+}
+
+
+void
+ratelimit_ledger_merge(const ratelimit_ledger_copy_t *copy,
+    const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    const ratelimit_clock_t *clock, ratelimit_state_t *state)
+{
+    ratelimit_ledger_merge_list(copy->batch, copy->nbatch, shape, rule, clock,
+                                state);
+    ratelimit_ledger_merge_list(copy->open, copy->nopen, shape, rule, clock,
+                                state);
+}
+
+
+/*
+ * The difference alone: a log that is full would forget older times for both.
+ * Whatever is given back, after all that was charged.
+ */
+
+static void
+ratelimit_ledger_merge_list(const ratelimit_delta_t *deltas, unsigned n,
+    const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
+    const ratelimit_clock_t *clock, ratelimit_state_t *state)
+{
+    unsigned                      i;
+    uint64_t                      last;
+    const ratelimit_delta_t      *delta;
+    const ratelimit_algorithm_t  *algorithm;
+
+    algorithm = ratelimit_algorithms[shape->algorithm];
+    last = 0;
+
+    for (i = 0; i < n; i++) {
+        delta = &deltas[i];
+
+        if (delta->stamp == RATELIMIT_LATEST) {
+            last = delta->refunded;
+
+        } else if (delta->added > delta->refunded) {
+            algorithm->add(shape, rule, state, clock, delta->stamp,
+                           delta->added - delta->refunded);
+
+        } else if (delta->added < delta->refunded) {
+            algorithm->refund(shape, rule, state, clock, delta->stamp,
+                              delta->refunded - delta->added);
+        }
+    }
+
+    if (last) {
+        algorithm->refund(shape, rule, state, clock, RATELIMIT_LATEST, last);
+    }
+}
+
+
+int
+ratelimit_ledger_batch(ratelimit_ledger_t *ledger, uint32_t *cursor,
+    uint64_t now, uint64_t again, int (*handler)(void *data,
+    const ratelimit_ledger_copy_t *copy), void *data, uint32_t me)
+{
+    int                          more;
+    ratelimit_ledger_segment_t  *segment;
+
+    for ( /* void */ ; *cursor < ledger->nsegments; (*cursor)++) {
+
+        if (!ratelimit_ledger_dirty(ledger, *cursor)) {
+            continue;
+        }
+
+        segment = &ledger->segments[*cursor];
+
+        ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+        more = ratelimit_ledger_batch_segment(ledger, segment, now, again,
+                                              handler, data);
+
+        ratelimit_unlock(&segment->lock);
+
+        if (!more) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* a segment is clean when all of its entries are, and not before */
+
+static int
+ratelimit_ledger_batch_segment(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_segment_t *segment, uint64_t now, uint64_t again,
+    int (*handler)(void *data, const ratelimit_ledger_copy_t *copy),
+    void *data)
+{
+    size_t                     i;
+    uint32_t                   cell;
+    unsigned                   dirty, repeated;
+    ratelimit_ledger_copy_t    copy;
+    ratelimit_ledger_entry_t  *entry;
+
+    dirty = 0;
+    cell = 0;
+
+    for ( ;; ) {
+        entry = ratelimit_ledger_walk(segment, &cell);
+
+        if (entry == NULL) {
+            break;
+        }
+
+        if (ratelimit_ledger_is_reported(entry)) {
+            continue;
+        }
+
+        dirty = 1;
+        repeated = 0;
+
+        if (!(entry->batch & RATELIMIT_LEDGER_SENT)) {
+            ratelimit_ledger_batch_entry(ledger, entry);
+
+        } else if (entry->sent >= again) {
+            continue;
+
+        } else {
+            repeated = 1;
+        }
+
+        entry->sent = now;
+        ratelimit_ledger_copy(ledger, entry, &copy);
+        copy.repeated = repeated;
+
+        if (!handler(data, &copy)) {
+            return 0;
+        }
+    }
+
+    if (!dirty) {
+        i = segment - ledger->segments;
+        (void) __atomic_fetch_and(&ledger->dirty[i / 64],
+                                  ~((uint64_t) 1 << i % 64),
+                                  __ATOMIC_RELAXED);
+    }
+
+    return 1;
+}
+
+
+unsigned
+ratelimit_ledger_drop(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, uint64_t number, uint32_t me)
+{
+    unsigned                     n;
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+    entry = ratelimit_ledger_find(segment, id);
+    n = 0;
+
+    if (entry && entry->batch >> 2 == number) {
+        n = ratelimit_ledger_counted(entry);
+    }
+
+    ratelimit_unlock(&segment->lock);
+
+    return n;
+}
+
+
+void
+ratelimit_ledger_forget(ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, uint32_t me)
+{
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+    entry = ratelimit_ledger_find(segment, id);
+
+    if (entry) {
+        entry->n[0] = 0;
+        entry->n[1] = 0;
+        entry->lease = 0;
+        entry->standing = 0;
+        entry->share = 0;
+    }
+
+    ratelimit_unlock(&segment->lock);
+}
+
+
+int
+ratelimit_ledger_due(ratelimit_ledger_t *ledger, uint64_t now)
+{
+    uint64_t  due;
+
+    due = __atomic_load_n(&ledger->header->due, __ATOMIC_RELAXED);
+
+    return now >= due
+           && __atomic_compare_exchange_n(&ledger->header->due, &due,
+                                          now + ledger->interval, 0,
+                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+
+
+int
+ratelimit_ledger_clean(const ratelimit_ledger_t *ledger)
+{
+    uint32_t  i;
+
+    for (i = 0; i < (ledger->nsegments + 63) / 64; i++) {
+        if (__atomic_load_n(&ledger->dirty[i], __ATOMIC_RELAXED)) {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+void
+ratelimit_ledger_stay(ratelimit_ledger_t *ledger, uint32_t me)
+{
+    uint32_t  other;
+
+    other = __atomic_load_n(&ledger->header->stays, __ATOMIC_RELAXED);
+
+    if (other != me
+        && (other == 0 || !ratelimit_lifelines_alive(ledger->lifelines, other)))
+    {
+        (void) __atomic_compare_exchange_n(&ledger->header->stays, &other, me,
+                                           0, __ATOMIC_RELAXED,
+                                           __ATOMIC_RELAXED);
+    }
+}
+
+
+int
+ratelimit_ledger_leave(ratelimit_ledger_t *ledger, uint32_t me)
+{
+    uint32_t  other;
+
+    other = me;
+
+    (void) __atomic_compare_exchange_n(&ledger->header->stays, &other, 0, 0,
+                                       __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+
+    return other != me && other
+           && ratelimit_lifelines_alive(ledger->lifelines, other);
+}
+
+
+void
+ratelimit_ledger_figures(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_figures_t *figures, uint32_t me)
+{
+    uint32_t                     i, cell;
+    unsigned                     k;
+    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_segment_t  *segment;
+
+    figures->pending = 0;
+    figures->oldest = 0;
+
+    for (i = 0; i < ledger->nsegments; i++) {
+
+        if (!ratelimit_ledger_dirty(ledger, i)) {
+            continue;
+        }
+
+        segment = &ledger->segments[i];
+        cell = 0;
+
+        ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+        for ( ;; ) {
+            entry = ratelimit_ledger_walk(segment, &cell);
+
+            if (entry == NULL) {
+                break;
+            }
+
+            for (k = 0; k < 2; k++) {
+                figures->pending += entry->n[k];
+
+                if (entry->n[k] && (figures->oldest == 0
+                                    || entry->since[k] < figures->oldest))
+                {
+                    figures->oldest = entry->since[k];
+                }
+            }
+        }
+
+        ratelimit_unlock(&segment->lock);
+    }
+}

@@ -1,0 +1,75 @@
+
+/*
+ * What others than decisions write to a table: counters that were counted
+ * elsewhere, and a clock that was set back.
+ */
+
+
+#include "table/ratelimit_lockset.h"
+
+
+void
+ratelimit_table_replace(ratelimit_item_t *item, ratelimit_place_t *place,
+    const ratelimit_clock_t *clock, uint32_t me)
+{
+    ratelimit_clock_t     now;
+    ratelimit_state_t    *state;
+    ratelimit_table_t    *table;
+    ratelimit_lockset_t   set;
+
+    now = *clock;
+
+    set.places = place;
+    set.n = 1;
+    set.clock = &now;
+    set.me = me;
+    set.blocked = NULL;
+
+    ratelimit_lockset_locate(item, &set);
+    ratelimit_lockset_lock(item, &set);
+
+    while (place->slot == NULL && !ratelimit_slot_allocate(place, &set)) {
+        ratelimit_lockset_retry(item, &set);
+    }
+
+    table = place->active;
+    state = ratelimit_slot_state(table, &table->kind, place->slot,
+                                 place->state);
+
+    table->algorithm->copy(&table->kind.shape, state,
+                           &place->table->kind.shape, item->state);
+
+    ratelimit_slot_write(&table->kind, place->slot, state);
+    ratelimit_slot_use(place, item->rule, &table->kind, 0, now.now, me);
+
+    ratelimit_lockset_unlock(place, 1);
+}
+
+
+/* a state that is in the future then is found to be so when it is used */
+
+void
+ratelimit_table_clock_set_back(ratelimit_table_t *table, uint64_t now,
+    uint32_t me)
+{
+    uint32_t              i;
+    ratelimit_segment_t  *segment;
+
+    if (table->older) {
+        ratelimit_table_clock_set_back(table->older, now, me);
+    }
+
+    for (i = 0; i < table->nsegments; i++) {
+        segment = &table->segments[i];
+
+        if (ratelimit_lock(&segment->lock, me, table->lifelines)) {
+            ratelimit_table_recount(table, segment);
+        }
+
+        if (segment->now > now) {
+            __atomic_store_n(&segment->now, now, __ATOMIC_RELAXED);
+        }
+
+        ratelimit_unlock(&segment->lock);
+    }
+}
