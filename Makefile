@@ -25,7 +25,7 @@ OUT := $(abspath $(BUILD))
 
 MODULE = $(OUT)/ngx_http_ratelimit_module.so
 BINARY = $(OUT)/objs/nginx
-EMBEDDED = $(wildcard src/redis/lua/*)
+EMBEDDED = $(wildcard src/redis/lua/* src/api/page/*)
 SOURCES = config ngx_http_ratelimit_module.c $(wildcard src/*/*.[ch]) \
     $(EMBEDDED)
 

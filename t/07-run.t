@@ -13,6 +13,10 @@ use POSIX qw(setsid WNOHANG);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
+use lib 't/lib';
+use Browser;
+use Ports qw(free_port);
+
 use constant FIRST => 120;    # seconds to build and to start
 use constant AGAIN => 10;     # to start when built, to stop
 
@@ -35,7 +39,9 @@ subtest 'the gateway' => sub {
 
     my $text = slurp($log);
 
-    like($text, qr/^The gateway listens on \Q$url\E/m, 'says where it is');
+    my ($first) = $text =~ m{(http://\S+)};
+
+    is($first, "$url/", 'says first where to look');
 
     my ($curl) = $text =~ /^ +(curl -i .*)$/m;
     my $answer = `$curl 2> /dev/null`;
@@ -70,7 +76,7 @@ subtest 'a taken port' => sub {
     like($text, qr/port $port is taken/, 'that names the port');
     like($text, qr/make run PORT=\d+/, 'and says what to do');
 
-    is(get("$url/")->{status}, 404, 'its owner is not disturbed');
+    is(get("$url/")->{status}, 200, 'its owner is not disturbed');
 
     $text = `make run PORT=http 2>&1 < /dev/null`;
 
@@ -85,13 +91,39 @@ subtest 'Ctrl-C' => sub { stopped('INT') };
 subtest 'once more' => sub {
     start(AGAIN) or done();
 
-    is(get("$url/api/")->{status}, 200, 'nothing is left of the counters');
+    browse();
 
     stopped('TERM');
 };
 
 
 done_testing();
+
+
+# what a newcomer sees and clicks
+
+sub browse {
+    my $page = Browser->start->open("$url/");
+    my %button = ('/api/hello' => [10, 10], '/login' => [5, 2]);
+
+    for my $path (sort keys %button) {
+        my ($admitted, $refused) = @{$button{$path}};
+
+        $page->click("[data-path='$path']");
+        $page->wait("document.querySelector('#result').innerText"
+                    . ".endsWith(' s.')");
+        like($page->text('#result'),
+             qr/^$path: (?:200 ){$admitted}(?:429 ){$refused}\S+ $admitted/,
+             "$path: nothing is left of the counters");
+        like($page->text('#result'), qr/, $refused refused; try again in \d+ s/,
+             'what is refused, and until when');
+    }
+
+    until_true(AGAIN, sub {
+        $page->inner('document.title') =~ m{/s refused };
+    });
+    like($page->inner('document.title'), qr{/s refused }, 'the live page');
+}
 
 
 # without a gateway there is nothing more to see
@@ -202,15 +234,6 @@ sub connected {
     my ($to) = @_;
 
     return IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $to);
-}
-
-
-sub free_port {
-    my $socket = IO::Socket::INET->new(LocalAddr => '127.0.0.1',
-                                       LocalPort => 0, Listen => 1)
-        or die "no free port: $!";
-
-    return $socket->sockport();
 }
 
 

@@ -162,6 +162,12 @@ ngx_http_ratelimit_api_get(ngx_http_request_t *r,
     ngx_http_ratelimit_text_t   text;
     ngx_http_ratelimit_zone_t  *zone;
 
+    if (path->resource == NGX_HTTP_RATELIMIT_API_ROOT
+        && ngx_http_ratelimit_api_wants_page(r))
+    {
+        return ngx_http_ratelimit_api_page(r);
+    }
+
     if (path->resource == NGX_HTTP_RATELIMIT_API_METRICS) {
         return ngx_http_ratelimit_api_metrics(r);
     }

@@ -93,6 +93,12 @@ ngx_uint_t ngx_http_ratelimit_api_accepts(ngx_http_request_t *r,
     const char *type);
 
 
+/* ngx_http_ratelimit_api_page.c: "/" for people, whose programs accept HTML */
+
+ngx_uint_t ngx_http_ratelimit_api_wants_page(ngx_http_request_t *r);
+ngx_int_t ngx_http_ratelimit_api_page(ngx_http_request_t *r);
+
+
 /* ngx_http_ratelimit_api_figures.c */
 
 typedef enum {
