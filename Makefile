@@ -137,6 +137,12 @@ deps:  ## install what the build needs
 	@.ci/install build
 
 
+.PHONY: deb
+deb:  ## build a package for Debian's nginx, in build/deb
+	@.ci/install build debhelper dpkg-dev fakeroot
+	@.ci/deb $(OUT)/deb
+
+
 .PHONY: run
 run:  ## try it out: a gateway with limits on 127.0.0.1 (PORT=8080)
 	@.ci/install run
