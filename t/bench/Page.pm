@@ -159,6 +159,16 @@ $table
   This was settled after runs that missed the bound: with clients that read
   each answer by itself it was 0.61 for both, and with 40,000 requests a round
   instead of 100,000 it was 0.66 and 0.83.
+- **write-back**: zones with `sync=100ms` against the same zones without Redis,
+  in the same nginx; and the commands that Redis gets, of all requests. With
+  many keys each of them is reported every 100 ms, which is work for Redis: it
+  shares the two processors with nginx and its clients here, so the requests a
+  second are fewer where the time that nginx needs is not.
+- **service**: calls of `ratelimit_service` by gRPC, one descriptor each, over 4
+  HTTP/2 connections with 16 calls under way on each. The peer is a location of
+  the same nginx that answers a fixed message of the same size, with the same
+  trailer. By the clock on the wall, by turns, medians; `h2load` shares the
+  processors with nginx.
 - **accuracy**: decisions that an exact log makes otherwise, see below. A bound
   on the attacks is *N* + *N* / 10, which is what [algorithms.md](algorithms.md)
   says of the worst client.

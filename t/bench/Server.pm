@@ -29,7 +29,8 @@ $ENV{PATH} .= ':/usr/sbin:/sbin';
 $SIG{$_} = sub { exit 1 } for qw(HUP INT TERM);
 
 
-# "under" is a command that runs it, then in one process
+# "under" is a command that runs it, then in one process; "workers" are 1 if not
+# told
 
 sub nginx {
     my ($class, %option) = @_;
@@ -38,12 +39,13 @@ sub nginx {
     my @under = @{$option{under} || []};
     my @load = map { "load_module $_;" } @{$option{modules}};
     my $master = @under ? 'off' : 'on';
+    my $workers = $option{workers} || 1;
 
     $self->write('nginx.conf', <<"END");
 @load
 daemon off;
 master_process $master;
-worker_processes 1;
+worker_processes $workers;
 pid nginx.pid;
 error_log error.log crit;
 

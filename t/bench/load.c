@@ -38,7 +38,8 @@
 typedef enum {
     LOAD_RANDOM = 0,
     LOAD_UP,
-    LOAD_DOWN
+    LOAD_DOWN,
+    LOAD_ZIPF
 } load_order_e;
 
 
@@ -80,6 +81,7 @@ typedef struct {
 static load_order_e load_order(const char *text);
 static void load_option(const char *name, const char *value);
 static void load_parse(int argc, char **argv);
+static uint64_t load_zipf(void);
 static uint64_t load_key(void);
 static void load_send(load_connection_t *c, unsigned n);
 static size_t load_response(const char *text, size_t size);
@@ -122,7 +124,8 @@ static load_order_e
 load_order(const char *text)
 {
     return strcmp(text, "up") == 0 ? LOAD_UP
-           : strcmp(text, "down") == 0 ? LOAD_DOWN : LOAD_RANDOM;
+           : strcmp(text, "down") == 0 ? LOAD_DOWN
+           : strcmp(text, "zipf") == 0 ? LOAD_ZIPF : LOAD_RANDOM;
 }
 
 
@@ -192,6 +195,27 @@ load_parse(int argc, char **argv)
 }
 
 
+/*
+ * The k'th key is about as popular as 1 / k: numbers of so many bits are as
+ * popular together as those of any other number of bits.
+ */
+
+static uint64_t
+load_zipf(void)
+{
+    uint64_t  i, bits;
+
+    bits = 64 - __builtin_clzll(load_job.keys);
+
+    do {
+        i = (uint64_t) 1 << random_below(bits);
+        i += random_below(i);
+    } while (i > load_job.keys);
+
+    return i - 1;
+}
+
+
 static uint64_t
 load_key(void)
 {
@@ -206,6 +230,9 @@ load_key(void)
 
     case LOAD_DOWN:
         return load_job.from + load_job.keys - 1 - i;
+
+    case LOAD_ZIPF:
+        return load_job.from + load_zipf();
 
     default:
         return load_job.from + random_below(load_job.keys);
