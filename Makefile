@@ -12,6 +12,9 @@ BUILD = build
 CFLAGS = -O2 -g
 LDFLAGS =
 PORT = 8080
+
+# files of tests that run at the same time: many of them wait most of the time
+JOBS = $(shell expr 1 + `nproc`)
 TESTS = $(sort $(wildcard t/*.t))
 
 ifeq ($(origin CC),default)
@@ -56,7 +59,7 @@ SUBMAKE = $(MAKE) --no-print-directory
 
 export PATH := $(PATH):/usr/sbin:/sbin
 PROVE = TEST_NGINX_BINARY=$(NGINX_BINARY) TEST_NGINX_LOAD_MODULES=$(MODULE) \
-    RATELIMIT_MODULE=$(MODULE) prove
+    RATELIMIT_MODULE=$(MODULE) prove -j$(JOBS)
 
 # the tests that drive nginx by Test::Nginx
 SUITE = $(or $(shell grep -sl 'Test::Nginx::Socket' $(TESTS)), \

@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 
-# The tests that drive nginx, on the nginx of the next Debian release: it is
-# built from its source together with the module, by the README's own line.
-# And a build against the nginx of Debian testing, of which there are headers.
+# The tests that drive nginx by Test::Nginx, and one of each other part, on the
+# nginx of the next Debian release: it is built from its source together with
+# the module, by the README's own line.  And a build against the nginx of Debian
+# testing, of which there are headers.
 
 use strict;
 use warnings;
@@ -24,7 +25,7 @@ my $nginx = "$build/objs/nginx";
 
 # of the make that runs the tests
 delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS LDFLAGS
-               RATELIMIT_HIREDIS)};
+               RATELIMIT_HIREDIS HARNESS_OPTIONS)};
 
 # the makefile looks for this name to find them, and this one is none of them
 my $library = join '::', qw(Test Nginx Socket);
@@ -38,13 +39,18 @@ BAIL_OUT('it does not build')
 
 like(`$nginx -v 2>&1`, VERSION, 'is newer');
 
+$ENV{TEST_NGINX_BINARY} = $nginx;
+$ENV{TEST_NGINX_LOAD_MODULES} = $module;
+$ENV{RATELIMIT_MODULE} = $module;
+
 for my $test (@suite) {
-    subtest $test => sub {
-        relay({ TEST_NGINX_BINARY => $nginx,
-                TEST_NGINX_LOAD_MODULES => $module,
-                RATELIMIT_MODULE => $module }, 'perl', $test);
-    };
+    subtest $test => sub { relay({}, 'perl', $test) };
 }
+
+# what else is used of nginx: filters, trailers, its event loop, its TLS
+
+ok(command('prove -j2', map { "t/$_.t" } @$_), "@$_")
+    for [qw(10-api 54-count 62-grpc 67-settle)], [qw(72-redis 90-redis-tls)];
 
 subtest 'nginx of Debian testing' => sub {
     my $dir = "$root/build/nginx-testing";

@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 
-# Another hiredis and another server: what was tested with those of Debian is
-# tested with a newer hiredis, where it matters most, as connections are cut
-# and workers end, and with Valkey.  What is fetched and built stays in build/.
+# Another hiredis and another server: what was tested with the hiredis that has
+# TLS is tested with that of the system, where it matters most, as connections
+# are cut and workers end; and what was tested with Redis, with Valkey.  What is
+# fetched and built stays in build/.
 
 use strict;
 use warnings;
@@ -12,8 +13,11 @@ use Test::More;
 
 use lib 't/lib';
 use Programs qw(command);
+use Together;
 
 my $build = getcwd() . '/build';
+my $system = "$build/system/ngx_http_ratelimit_module.so";
+my $valkey = "$build/valkey/valkey-server";
 
 # of the make that runs the tests, and of its prove
 delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS LDFLAGS
@@ -21,38 +25,52 @@ delete @ENV{qw(MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES CC CFLAGS LDFLAGS
 
 $ENV{LC_ALL} = 'C';
 
-subtest 'a newer hiredis' => sub {
-    ok(command(".ci/hiredis-source $build/hiredis"), 'is there');
-    ok(command("make BUILD=build/newer RATELIMIT_HIREDIS=$build/hiredis"),
-       'the module is built with it');
+ok(command('make BUILD=build/system RATELIMIT_HIREDIS='),
+   'the module is built with the hiredis of the system');
+like(scalar `ldd $system`, qr/libhiredis\.so/, 'which is not a part of it');
 
-    my $module = "$build/newer/ngx_http_ratelimit_module.so";
+ok(command(".ci/valkey $build/valkey"), 'there is a Valkey');
+like(scalar `$valkey --version`, qr/\bv=8\./, 'of version 8');
 
-    local $ENV{RATELIMIT_MODULE} = $module;
-    local $ENV{TEST_NGINX_BINARY} = 'nginx';
+# at the same time, as most of theirs is spent on waiting
 
-    like(scalar `nm $module`, qr/ redisAsyncConnectWithOptions$/m,
-         'which is a part of it');
-    passes('t/74-redis-failure.t', 't/75-redis-lifecycle.t');
-};
+my %of_system = (RATELIMIT_MODULE => $system, TEST_NGINX_BINARY => 'nginx');
+my %of_valkey = (RATELIMIT_REDIS_SERVER => $valkey);
 
-subtest 'Valkey' => sub {
-    ok(command(".ci/valkey $build/valkey"), 'is there');
-
-    local $ENV{RATELIMIT_REDIS_SERVER} = "$build/valkey/valkey-server";
-
-    like(scalar `$ENV{RATELIMIT_REDIS_SERVER} --version`, qr/\bv=8\./,
-         'version 8');
-    passes('t/72-redis.t', 't/73-redis-exact.t', 't/78-redis-same.t');
-};
+report(@$_) for map { @{$_->{results}} } Together::run(undef,
+    sub { results(\%of_system, 't/74-redis-failure.t') },
+    sub { results(\%of_system, 't/75-redis-lifecycle.t') },
+    sub { results(\%of_valkey, 't/91-redis-sentinel.t', 't/90-redis-tls.t',
+                  't/72-redis.t', 't/97-redis-trouble.t') },
+    sub { results(\%of_valkey, 't/92-redis-cluster.t', 't/93-redis-reshard.t',
+                  't/73-redis-exact.t', 't/78-redis-same.t') });
 
 done_testing();
 
 
-# two at a time: most of theirs is spent on waiting
+# of tests, one after the other: the name, whether it passed, what it said
 
-sub passes {
-    my (@tests) = @_;
+sub results {
+    my ($env, @tests) = @_;
 
-    ok(command('prove -j2', @tests), "@tests");
+    local @ENV{keys %$env} = values %$env;
+
+    return { results => [map {
+        my $said = `$^X $_ 2>&1`;
+
+        [$_, $? == 0, $said]
+    } @tests] };
+}
+
+
+# what went wrong goes with its result
+
+sub report {
+    my ($test, $passed, $said) = @_;
+
+    return if ok($passed, $test);
+
+    my @wrong = grep { /^ *not ok|^ *#  |^[^ #o1]/ } split /\n/, $said;
+
+    diag(join "\n", "of $test:", @wrong);
 }
