@@ -24,15 +24,13 @@
  *   ngx_http_ratelimit_redis_cluster.c     the question for a cluster
  *   ngx_http_ratelimit_redis_nodes.c       nodes, and what they are for
  *   ngx_http_ratelimit_redis_timeout.c     deadlines, and the breaker
- *   ngx_http_ratelimit_redis_server.c      a server: its connections
- *   ngx_http_ratelimit_redis_address.c     its addresses
+ *   ngx_http_ratelimit_redis_server.c      a server: its addresses and
+ *                                          connections
  *   ngx_http_ratelimit_redis_connection.c  a connection: hiredis on nginx's
- *                                          event loop
- *   ngx_http_ratelimit_redis_greeting.c    what is said before the messages
+ *                                          event loop, and the greeting
  *   ngx_http_ratelimit_redis_message.c     messages and their replies, which
  *                                          a connection stays for
  *   ngx_http_ratelimit_redis_tls.c         TLS under hiredis
- *   ngx_http_ratelimit_redis_reader.c      replies as hiredis parses them
  */
 
 
@@ -433,13 +431,8 @@ void ngx_http_ratelimit_redis_set_reason(
     ngx_http_ratelimit_redis_server_t *server, ngx_str_t *said,
     const char *fmt, ...);
 
-
-/* ngx_http_ratelimit_redis_address.c */
-
 void ngx_http_ratelimit_redis_find_resolver(ngx_conf_t *cf,
     ngx_http_ratelimit_redis_t *redis);
-ngx_int_t ngx_http_ratelimit_redis_find_host(ngx_conf_t *cf,
-    ngx_http_ratelimit_redis_server_t *server);
 
 /* the host of a server that was found, whose address may be known, too */
 void ngx_http_ratelimit_redis_set_host(

@@ -50,13 +50,6 @@ struct ngx_http_ratelimit_redis_connection_s {
 };
 
 
-/* ngx_http_ratelimit_redis_greeting.c */
-
-/* messages are sent when it is over; the connection may be freed */
-void ngx_http_ratelimit_redis_greet(
-    ngx_http_ratelimit_redis_connection_t *connection);
-
-
 /* ngx_http_ratelimit_redis_message.c */
 
 /* what would be written at the end of this turn is written now */
@@ -76,6 +69,9 @@ void ngx_http_ratelimit_redis_lose_waiting(
 /* the connection is closed: finds out what that means */
 void ngx_http_ratelimit_redis_messages_lost(
     ngx_http_ratelimit_redis_connection_t *connection);
+
+/* how hiredis has replies parsed */
+extern redisReplyObjectFunctions  ngx_http_ratelimit_redis_reader;
 
 
 /* ngx_http_ratelimit_redis_tls.c */
@@ -105,11 +101,6 @@ void ngx_http_ratelimit_redis_tls_close(
 #define ngx_http_ratelimit_redis_tls_close(connection)
 
 #endif
-
-
-/* ngx_http_ratelimit_redis_reader.c */
-
-extern redisReplyObjectFunctions  ngx_http_ratelimit_redis_reader;
 
 
 #endif /* _NGX_HTTP_RATELIMIT_REDIS_CONNECTION_H_INCLUDED_ */
