@@ -174,9 +174,9 @@ static ngx_uint_t
 ngx_http_ratelimit_redis_deny_cache_find_item(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i, uint64_t now)
 {
-    ratelimit_item_t        *item;
-    ratelimit_verdict_t     *verdict;
-    ratelimit_deny_entry_t   entry;
+    ratelimit_item_t     *item;
+    ratelimit_denial_t    denial;
+    ratelimit_verdict_t  *verdict;
 
     item = &q->items[i];
     verdict = &item->verdict;
@@ -192,30 +192,30 @@ ngx_http_ratelimit_redis_deny_cache_find_item(ngx_http_ratelimit_query_t *q,
                                            q->subjects[i].use->zone->redis)),
                              q->places[i].hash.lo,
                              ngx_http_ratelimit_redis_deny_cache_limit(q, i),
-                             now, &entry))
+                             now, &denial))
     {
         verdict->remaining = UINT64_MAX;
         verdict->allowed = 1;
         return 0;
     }
 
-    verdict->remaining = entry.remaining;
-    verdict->retry_after = entry.retry - now;
-    verdict->reset_after = entry.reset - now;
+    verdict->remaining = denial.remaining;
+    verdict->retry_after = denial.retry - now;
+    verdict->reset_after = denial.reset - now;
     verdict->excess = (item->cost - verdict->remaining) * 1000;
 
     return 1;
 }
 
 
-/* an entry of a limit without a refusal: Redis is not asked for a second */
+/* of a limit that does not refuse: Redis is not asked for a second */
 
 ngx_uint_t
 ngx_http_ratelimit_redis_deny_cache_ask_due(ngx_http_ratelimit_query_t *q)
 {
     uint64_t                            now;
     ngx_uint_t                          i, due;
-    ratelimit_deny_entry_t              entry;
+    ratelimit_denial_t                  denial;
     ngx_http_ratelimit_zone_t          *zone;
     ngx_http_ratelimit_redis_server_t  *server;
 
@@ -239,17 +239,17 @@ ngx_http_ratelimit_redis_deny_cache_ask_due(ngx_http_ratelimit_query_t *q)
     for (i = 0; i < q->n; i++) {
         zone = q->subjects[i].use->zone;
 
-        ngx_memzero(&entry, sizeof(ratelimit_deny_entry_t));
+        ngx_memzero(&denial, sizeof(ratelimit_denial_t));
 
-        entry.key = q->places[i].hash.lo;
-        entry.limit = ~ngx_http_ratelimit_redis_deny_cache_limit(q, i);
-        entry.until = now + RATELIMIT_SECOND;
+        denial.key = q->places[i].hash.lo;
+        denial.limit = ~ngx_http_ratelimit_redis_deny_cache_limit(q, i);
+        denial.until = now + RATELIMIT_SECOND;
 
         if (q->items[i].cost
-            && !ratelimit_deny_cache_find(zone->deny_cache, entry.key,
-                                          entry.limit, now, &entry))
+            && !ratelimit_deny_cache_find(zone->deny_cache, denial.key,
+                                          denial.limit, now, &denial))
         {
-            ratelimit_deny_cache_add(zone->deny_cache, &entry, now,
+            ratelimit_deny_cache_add(zone->deny_cache, &denial, now,
                                      ngx_http_ratelimit_self);
             due = 1;
         }
@@ -269,7 +269,7 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
     ngx_uint_t            i;
     ratelimit_verdict_t  *verdict;
 
-    /* an entry ends up to a second before the refusal, which covers the age */
+    /* a denial ends up to a second before the refusal, which covers the age */
 
     if (ngx_http_ratelimit_self == 0 || age >= 999) {
         return;
@@ -336,9 +336,9 @@ static void
 ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i, uint64_t retry_after, uint64_t now, ngx_msec_t age)
 {
-    uint64_t                 retry, valid, rest;
-    ratelimit_verdict_t     *verdict;
-    ratelimit_deny_entry_t   entry;
+    uint64_t              retry, valid, rest;
+    ratelimit_denial_t    denial;
+    ratelimit_verdict_t  *verdict;
 
     verdict = &q->items[i].verdict;
     retry = retry_after / 1000;
@@ -372,16 +372,16 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
         rest -= rest % RATELIMIT_SECOND;
     }
 
-    entry.key = q->places[i].hash.lo;
-    entry.limit = ngx_http_ratelimit_redis_deny_cache_limit(q, i);
-    entry.until = now + valid * 1000;
-    entry.retry = now + retry * 1000;
-    entry.reset = entry.retry + rest;
-    entry.remaining = (uint32_t) verdict->remaining;
+    denial.key = q->places[i].hash.lo;
+    denial.limit = ngx_http_ratelimit_redis_deny_cache_limit(q, i);
+    denial.until = now + valid * 1000;
+    denial.retry = now + retry * 1000;
+    denial.reset = denial.retry + rest;
+    denial.remaining = (uint32_t) verdict->remaining;
 
     ratelimit_deny_cache_add(ngx_http_ratelimit_redis_deny_cache_at(q, i,
                                                                 q->reset_count),
-                             &entry, now, ngx_http_ratelimit_self);
+                             &denial, now, ngx_http_ratelimit_self);
 }
 
 

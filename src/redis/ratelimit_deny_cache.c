@@ -1,6 +1,6 @@
 
 /*
- * The deny cache: lines of a few entries each, chosen by the hash of a key.
+ * The deny cache: groups of a few denials each, chosen by the hash of a key.
  */
 
 
@@ -9,35 +9,35 @@
 #include "redis/ratelimit_deny_cache.h"
 
 
-/* a line takes 256 bytes, four of the processor's cache lines */
-#define RATELIMIT_DENY_LINE   5
+/* a group takes 256 bytes, four of the processor's cache lines */
+#define RATELIMIT_DENY_GROUP   5
 #define RATELIMIT_DENY_ALIGN  64
 
-/* reads of a line that is being written, before Redis is asked instead */
+/* reads of a group that is being written, before Redis is asked instead */
 #define RATELIMIT_DENY_READS  8
 
 
-struct ratelimit_deny_line_s {
+struct ratelimit_deny_group_s {
     ratelimit_lock_t                lock;
     uint64_t                        unused;
-    ratelimit_deny_entry_t          entries[RATELIMIT_DENY_LINE];
+    ratelimit_denial_t              denials[RATELIMIT_DENY_GROUP];
 };
 
 
-static ratelimit_deny_line_t *ratelimit_deny_cache_line(
+static ratelimit_deny_group_t *ratelimit_deny_cache_group(
     const ratelimit_deny_cache_t *cache, uint64_t key);
 static int ratelimit_deny_cache_valid(const ratelimit_deny_cache_t *cache,
-    const ratelimit_deny_entry_t *entry, uint64_t now);
+    const ratelimit_denial_t *denial, uint64_t now);
 static int ratelimit_deny_cache_read(const ratelimit_deny_cache_t *cache,
-    const ratelimit_deny_line_t *line, uint64_t key, uint64_t limit,
-    uint64_t now, ratelimit_deny_entry_t *found);
-static void ratelimit_deny_cache_copy(const ratelimit_deny_entry_t *entry,
-    ratelimit_deny_entry_t *copy);
-static ratelimit_deny_entry_t *ratelimit_deny_cache_place(
-    const ratelimit_deny_cache_t *cache, ratelimit_deny_line_t *line,
-    const ratelimit_deny_entry_t *entry, uint64_t now);
-static void ratelimit_deny_cache_write(ratelimit_deny_entry_t *to,
-    const ratelimit_deny_entry_t *entry);
+    const ratelimit_deny_group_t *group, uint64_t key, uint64_t limit,
+    uint64_t now, ratelimit_denial_t *found);
+static void ratelimit_deny_cache_copy(const ratelimit_denial_t *denial,
+    ratelimit_denial_t *copy);
+static ratelimit_denial_t *ratelimit_deny_cache_place(
+    const ratelimit_deny_cache_t *cache, ratelimit_deny_group_t *group,
+    const ratelimit_denial_t *denial, uint64_t now);
+static void ratelimit_deny_cache_write(ratelimit_denial_t *to,
+    const ratelimit_denial_t *denial);
 
 
 int
@@ -48,12 +48,12 @@ ratelimit_deny_cache_init(ratelimit_deny_cache_t *cache, void *memory,
 
     skip = -(uintptr_t) memory % RATELIMIT_DENY_ALIGN;
 
-    if (size < skip + sizeof(ratelimit_deny_line_t)) {
+    if (size < skip + sizeof(ratelimit_deny_group_t)) {
         return 0;
     }
 
-    cache->lines = (ratelimit_deny_line_t *) ((char *) memory + skip);
-    cache->nlines = (size - skip) / sizeof(ratelimit_deny_line_t);
+    cache->groups = (ratelimit_deny_group_t *) ((char *) memory + skip);
+    cache->ngroups = (size - skip) / sizeof(ratelimit_deny_group_t);
     cache->lifelines = lifelines;
     cache->generation = generation;
 
@@ -83,22 +83,22 @@ ratelimit_deny_cache_limit(const ratelimit_hash_t *secret,
 
 int
 ratelimit_deny_cache_find(const ratelimit_deny_cache_t *cache, uint64_t key,
-    uint64_t limit, uint64_t now, ratelimit_deny_entry_t *found)
+    uint64_t limit, uint64_t now, ratelimit_denial_t *found)
 {
-    int                           rc;
-    unsigned                      i;
-    uint64_t                      ticket;
-    const ratelimit_deny_line_t  *line;
+    int                            rc;
+    unsigned                       i;
+    uint64_t                       ticket;
+    const ratelimit_deny_group_t  *group;
 
-    line = ratelimit_deny_cache_line(cache, key);
+    group = ratelimit_deny_cache_group(cache, key);
 
     for (i = 0; i < RATELIMIT_DENY_READS; i++) {
 
-        if (ratelimit_read_begin(&line->lock, &ticket)) {
-            rc = ratelimit_deny_cache_read(cache, line, key, limit, now,
+        if (ratelimit_read_begin(&group->lock, &ticket)) {
+            rc = ratelimit_deny_cache_read(cache, group, key, limit, now,
                                            found);
 
-            if (ratelimit_read_end(&line->lock, ticket)) {
+            if (ratelimit_read_end(&group->lock, ticket)) {
                 return rc;
             }
         }
@@ -110,41 +110,41 @@ ratelimit_deny_cache_find(const ratelimit_deny_cache_t *cache, uint64_t key,
 }
 
 
-static ratelimit_deny_line_t *
-ratelimit_deny_cache_line(const ratelimit_deny_cache_t *cache, uint64_t key)
+static ratelimit_deny_group_t *
+ratelimit_deny_cache_group(const ratelimit_deny_cache_t *cache, uint64_t key)
 {
-    return &cache->lines[key % cache->nlines];
+    return &cache->groups[key % cache->ngroups];
 }
 
 
-/* processes of an older configuration may still add entries of their own */
+/* processes of an older configuration may still add denials of their own */
 
 static int
 ratelimit_deny_cache_valid(const ratelimit_deny_cache_t *cache,
-    const ratelimit_deny_entry_t *entry, uint64_t now)
+    const ratelimit_denial_t *denial, uint64_t now)
 {
-    return entry->until > now && entry->generation == cache->generation;
+    return denial->until > now && denial->generation == cache->generation;
 }
 
 
 static int
 ratelimit_deny_cache_read(const ratelimit_deny_cache_t *cache,
-    const ratelimit_deny_line_t *line, uint64_t key, uint64_t limit,
-    uint64_t now, ratelimit_deny_entry_t *found)
+    const ratelimit_deny_group_t *group, uint64_t key, uint64_t limit,
+    uint64_t now, ratelimit_denial_t *found)
 {
-    unsigned                       i;
-    const ratelimit_deny_entry_t  *entry;
+    unsigned                   i;
+    const ratelimit_denial_t  *denial;
 
-    for (i = 0; i < RATELIMIT_DENY_LINE; i++) {
-        entry = &line->entries[i];
+    for (i = 0; i < RATELIMIT_DENY_GROUP; i++) {
+        denial = &group->denials[i];
 
-        if (__atomic_load_n(&entry->key, __ATOMIC_RELAXED) != key
-            || __atomic_load_n(&entry->limit, __ATOMIC_RELAXED) != limit)
+        if (__atomic_load_n(&denial->key, __ATOMIC_RELAXED) != key
+            || __atomic_load_n(&denial->limit, __ATOMIC_RELAXED) != limit)
         {
             continue;
         }
 
-        ratelimit_deny_cache_copy(entry, found);
+        ratelimit_deny_cache_copy(denial, found);
 
         if (ratelimit_deny_cache_valid(cache, found, now)) {
             return 1;
@@ -155,64 +155,64 @@ ratelimit_deny_cache_read(const ratelimit_deny_cache_t *cache,
 }
 
 
-/* while another process may write the entry */
+/* while another process may write the denial */
 
 static void
-ratelimit_deny_cache_copy(const ratelimit_deny_entry_t *entry,
-    ratelimit_deny_entry_t *copy)
+ratelimit_deny_cache_copy(const ratelimit_denial_t *denial,
+    ratelimit_denial_t *copy)
 {
-    copy->key = __atomic_load_n(&entry->key, __ATOMIC_RELAXED);
-    copy->limit = __atomic_load_n(&entry->limit, __ATOMIC_RELAXED);
-    copy->until = __atomic_load_n(&entry->until, __ATOMIC_RELAXED);
-    copy->retry = __atomic_load_n(&entry->retry, __ATOMIC_RELAXED);
-    copy->reset = __atomic_load_n(&entry->reset, __ATOMIC_RELAXED);
-    copy->remaining = __atomic_load_n(&entry->remaining, __ATOMIC_RELAXED);
-    copy->generation = __atomic_load_n(&entry->generation, __ATOMIC_RELAXED);
+    copy->key = __atomic_load_n(&denial->key, __ATOMIC_RELAXED);
+    copy->limit = __atomic_load_n(&denial->limit, __ATOMIC_RELAXED);
+    copy->until = __atomic_load_n(&denial->until, __ATOMIC_RELAXED);
+    copy->retry = __atomic_load_n(&denial->retry, __ATOMIC_RELAXED);
+    copy->reset = __atomic_load_n(&denial->reset, __ATOMIC_RELAXED);
+    copy->remaining = __atomic_load_n(&denial->remaining, __ATOMIC_RELAXED);
+    copy->generation = __atomic_load_n(&denial->generation, __ATOMIC_RELAXED);
 }
 
 
 void
 ratelimit_deny_cache_add(ratelimit_deny_cache_t *cache,
-    const ratelimit_deny_entry_t *entry, uint64_t now, uint32_t me)
+    const ratelimit_denial_t *denial, uint64_t now, uint32_t me)
 {
-    ratelimit_deny_line_t   *line;
-    ratelimit_deny_entry_t  *to, new;
+    ratelimit_denial_t      *to, new;
+    ratelimit_deny_group_t  *group;
 
-    new = *entry;
+    new = *denial;
     new.generation = cache->generation;
 
-    line = ratelimit_deny_cache_line(cache, entry->key);
+    group = ratelimit_deny_cache_group(cache, denial->key);
 
-    (void) ratelimit_lock(&line->lock, me, cache->lifelines);
+    (void) ratelimit_lock(&group->lock, me, cache->lifelines);
 
-    to = ratelimit_deny_cache_place(cache, line, &new, now);
+    to = ratelimit_deny_cache_place(cache, group, &new, now);
 
     if (to != NULL) {
         ratelimit_deny_cache_write(to, &new);
     }
 
-    ratelimit_unlock(&line->lock);
+    ratelimit_unlock(&group->lock);
 }
 
 
-/* NULL if there is an entry already */
+/* NULL if there is a denial already */
 
-static ratelimit_deny_entry_t *
+static ratelimit_denial_t *
 ratelimit_deny_cache_place(const ratelimit_deny_cache_t *cache,
-    ratelimit_deny_line_t *line, const ratelimit_deny_entry_t *entry,
+    ratelimit_deny_group_t *group, const ratelimit_denial_t *denial,
     uint64_t now)
 {
-    unsigned                 i;
-    uint64_t                 until, first;
-    ratelimit_deny_entry_t  *e, *to;
+    unsigned             i;
+    uint64_t             until, first;
+    ratelimit_denial_t  *e, *to;
 
     to = NULL;
     first = UINT64_MAX;
 
-    for (i = 0; i < RATELIMIT_DENY_LINE; i++) {
-        e = &line->entries[i];
+    for (i = 0; i < RATELIMIT_DENY_GROUP; i++) {
+        e = &group->denials[i];
 
-        if (e->key == entry->key && e->limit == entry->limit
+        if (e->key == denial->key && e->limit == denial->limit
             && ratelimit_deny_cache_valid(cache, e, now))
         {
             return NULL;
@@ -233,20 +233,20 @@ ratelimit_deny_cache_place(const ratelimit_deny_cache_t *cache,
 
 
 static void
-ratelimit_deny_cache_write(ratelimit_deny_entry_t *to,
-    const ratelimit_deny_entry_t *entry)
+ratelimit_deny_cache_write(ratelimit_denial_t *to,
+    const ratelimit_denial_t *denial)
 {
     __atomic_store_n(&to->until, 0, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
 
-    __atomic_store_n(&to->key, entry->key, __ATOMIC_RELAXED);
-    __atomic_store_n(&to->limit, entry->limit, __ATOMIC_RELAXED);
-    __atomic_store_n(&to->retry, entry->retry, __ATOMIC_RELAXED);
-    __atomic_store_n(&to->reset, entry->reset, __ATOMIC_RELAXED);
-    __atomic_store_n(&to->remaining, entry->remaining, __ATOMIC_RELAXED);
-    __atomic_store_n(&to->generation, entry->generation, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->key, denial->key, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->limit, denial->limit, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->retry, denial->retry, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->reset, denial->reset, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->remaining, denial->remaining, __ATOMIC_RELAXED);
+    __atomic_store_n(&to->generation, denial->generation, __ATOMIC_RELAXED);
 
-    __atomic_store_n(&to->until, entry->until, __ATOMIC_RELEASE);
+    __atomic_store_n(&to->until, denial->until, __ATOMIC_RELEASE);
 }
 
 
@@ -254,19 +254,19 @@ void
 ratelimit_deny_cache_forget(ratelimit_deny_cache_t *cache, uint64_t key,
     uint32_t me)
 {
-    unsigned                i;
-    ratelimit_deny_line_t  *line;
+    unsigned                 i;
+    ratelimit_deny_group_t  *group;
 
-    line = ratelimit_deny_cache_line(cache, key);
+    group = ratelimit_deny_cache_group(cache, key);
 
-    (void) ratelimit_lock(&line->lock, me, cache->lifelines);
+    (void) ratelimit_lock(&group->lock, me, cache->lifelines);
 
-    for (i = 0; i < RATELIMIT_DENY_LINE; i++) {
+    for (i = 0; i < RATELIMIT_DENY_GROUP; i++) {
 
-        if (line->entries[i].key == key) {
-            __atomic_store_n(&line->entries[i].until, 0, __ATOMIC_RELAXED);
+        if (group->denials[i].key == key) {
+            __atomic_store_n(&group->denials[i].until, 0, __ATOMIC_RELAXED);
         }
     }
 
-    ratelimit_unlock(&line->lock);
+    ratelimit_unlock(&group->lock);
 }

@@ -3,14 +3,14 @@
  * The deny cache: refusals that Redis has pronounced, in shared memory, so
  * that an attack on a key costs Redis next to nothing.
  *
- * An entry is found by the hash of a key, and applies to one limit at one cost.
- * Entries of one key are all in one line, so that they can be forgotten
- * together.  A full line loses the entry that ends first.
+ * A denial is found by the hash of a key, and applies to one limit at one cost.
+ * Denials of one key are all in one group, so that they can be forgotten
+ * together.  A full group loses the denial that ends first.
  *
- * A line has a lock of its own.  An entry is valid only while "until" is not 0,
- * which is cleared before and set after everything else: a process that is
- * killed at any instruction leaves no entry half written, and its lock is taken
- * over.  Times are microseconds of a clock that all processes share.
+ * A group has a lock of its own.  A denial is valid only while "until" is not
+ * 0, which is cleared before and set after everything else: a process that is
+ * killed at any instruction leaves no denial half written, and its lock is
+ * taken over.  Times are microseconds of a clock that all processes share.
  */
 
 
@@ -24,24 +24,24 @@
 
 
 typedef struct ratelimit_deny_cache_s  ratelimit_deny_cache_t;
-typedef struct ratelimit_deny_line_s   ratelimit_deny_line_t;
+typedef struct ratelimit_deny_group_s  ratelimit_deny_group_t;
 
 
 typedef struct {
     uint64_t                        key;      /* hash of name and key */
     uint64_t                        limit;    /* hash of rule and cost */
     uint64_t                        until;    /* Redis is asked again then;
-                                                 0: there is no entry */
+                                                 0: there is no denial */
     uint64_t                        retry;    /* the refusal ends */
     uint64_t                        reset;    /* the limit is whole */
     uint32_t                        remaining;
     uint32_t                        generation;  /* of the configuration */
-} ratelimit_deny_entry_t;
+} ratelimit_denial_t;
 
 
 struct ratelimit_deny_cache_s {
-    ratelimit_deny_line_t          *lines;
-    size_t                          nlines;
+    ratelimit_deny_group_t         *groups;
+    size_t                          ngroups;
     ratelimit_lifelines_t          *lifelines;
     uint32_t                        generation;
 };
@@ -49,24 +49,24 @@ struct ratelimit_deny_cache_s {
 
 /*
  * The cache is in memory of zeros, or in that of an older generation, whose
- * entries are ignored.  Returns 0 if the memory is too small.
+ * denials are ignored.  Returns 0 if the memory is too small.
  */
 int ratelimit_deny_cache_init(ratelimit_deny_cache_t *cache, void *memory,
     size_t size, ratelimit_lifelines_t *lifelines, uint32_t generation);
 
-/* the name of a limit in entries: another rule or cost has another one */
+/* the name of a limit in denials: another rule or cost has another one */
 uint64_t ratelimit_deny_cache_limit(const ratelimit_hash_t *secret,
     const ratelimit_rule_t *rule, uint64_t cost);
 
-/* returns 1 and sets the entry if there is one that is valid now */
+/* returns 1 and sets the denial if there is one that is valid now */
 int ratelimit_deny_cache_find(const ratelimit_deny_cache_t *cache,
-    uint64_t key, uint64_t limit, uint64_t now, ratelimit_deny_entry_t *found);
+    uint64_t key, uint64_t limit, uint64_t now, ratelimit_denial_t *found);
 
-/* a valid entry of the same key and limit stays as it is */
+/* a valid denial of the same key and limit stays as it is */
 void ratelimit_deny_cache_add(ratelimit_deny_cache_t *cache,
-    const ratelimit_deny_entry_t *entry, uint64_t now, uint32_t me);
+    const ratelimit_denial_t *denial, uint64_t now, uint32_t me);
 
-/* drops all entries of a key, whatever their limit and cost */
+/* drops all denials of a key, whatever their limit and cost */
 void ratelimit_deny_cache_forget(ratelimit_deny_cache_t *cache, uint64_t key,
     uint32_t me);
 

@@ -1,6 +1,6 @@
 
 /*
- * A deny cache in shared memory, and entries that show whether they are whole.
+ * A deny cache in shared memory, and denials that show whether they are whole.
  */
 
 
@@ -18,8 +18,8 @@
 #include "tap.h"
 
 
-#define DENY_LINE_SIZE  256
-#define DENY_LINE       5
+#define DENY_GROUP_SIZE  256
+#define DENY_GROUP       5
 #define DENY_NOW        (1000 * RATELIMIT_SECOND)
 
 #define DENY_KEYS       64
@@ -55,11 +55,11 @@ deny_memory(size_t size)
 
 
 static void
-deny_open(ratelimit_deny_cache_t *cache, size_t lines)
+deny_open(ratelimit_deny_cache_t *cache, size_t groups)
 {
-    if (!ratelimit_deny_cache_init(cache, deny_memory(lines * DENY_LINE_SIZE),
-                                   lines * DENY_LINE_SIZE, deny_lifelines, 1)
-        || cache->nlines != lines)
+    if (!ratelimit_deny_cache_init(cache, deny_memory(groups * DENY_GROUP_SIZE),
+                                   groups * DENY_GROUP_SIZE, deny_lifelines, 1)
+        || cache->ngroups != groups)
     {
         fprintf(stderr, "the cache does not open\n");
         exit(2);
@@ -67,23 +67,23 @@ deny_open(ratelimit_deny_cache_t *cache, size_t lines)
 }
 
 
-/* everything follows from key, limit and until, so that half an entry shows */
+/* everything follows from key, limit and until, so that half a denial shows */
 
-static ratelimit_deny_entry_t
-deny_entry(uint64_t key, uint64_t limit, uint64_t until)
+static ratelimit_denial_t
+deny_denial(uint64_t key, uint64_t limit, uint64_t until)
 {
-    ratelimit_deny_entry_t  entry;
+    ratelimit_denial_t  denial;
 
-    memset(&entry, 0, sizeof(ratelimit_deny_entry_t));
+    memset(&denial, 0, sizeof(ratelimit_denial_t));
 
-    entry.key = key;
-    entry.limit = limit;
-    entry.until = until;
-    entry.retry = until + 7 * key + limit;
-    entry.reset = entry.retry + until % 1009;
-    entry.remaining = (uint32_t) (until * 2654435761u + key);
+    denial.key = key;
+    denial.limit = limit;
+    denial.until = until;
+    denial.retry = until + 7 * key + limit;
+    denial.reset = denial.retry + until % 1009;
+    denial.remaining = (uint32_t) (until * 2654435761u + key);
 
-    return entry;
+    return denial;
 }
 
 
@@ -91,11 +91,11 @@ static void
 deny_add(ratelimit_deny_cache_t *cache, uint64_t key, uint64_t limit,
     uint64_t until)
 {
-    ratelimit_deny_entry_t  entry;
+    ratelimit_denial_t  denial;
 
-    entry = deny_entry(key, limit, until);
+    denial = deny_denial(key, limit, until);
 
-    ratelimit_deny_cache_add(cache, &entry, DENY_NOW, deny_me);
+    ratelimit_deny_cache_add(cache, &denial, DENY_NOW, deny_me);
 }
 
 
@@ -103,22 +103,22 @@ static int __attribute__((unused))
 deny_has(const ratelimit_deny_cache_t *cache, uint64_t key, uint64_t limit,
     uint64_t now)
 {
-    ratelimit_deny_entry_t  entry;
+    ratelimit_denial_t  denial;
 
-    return ratelimit_deny_cache_find(cache, key, limit, now, &entry);
+    return ratelimit_deny_cache_find(cache, key, limit, now, &denial);
 }
 
 
 static int
-deny_sound(const ratelimit_deny_entry_t *entry, uint64_t key, uint64_t limit)
+deny_sound(const ratelimit_denial_t *denial, uint64_t key, uint64_t limit)
 {
-    ratelimit_deny_entry_t  e;
+    ratelimit_denial_t  e;
 
-    e = deny_entry(key, limit, entry->until);
+    e = deny_denial(key, limit, denial->until);
 
-    return entry->key == key && entry->limit == limit
-           && entry->retry == e.retry && entry->reset == e.reset
-           && entry->remaining == e.remaining;
+    return denial->key == key && denial->limit == limit
+           && denial->retry == e.retry && denial->reset == e.reset
+           && denial->remaining == e.remaining;
 }
 
 
@@ -127,8 +127,8 @@ deny_sound(const ratelimit_deny_entry_t *entry, uint64_t key, uint64_t limit)
 static void
 deny_work(ratelimit_deny_cache_t *cache, deny_tally_t *tally)
 {
-    uint64_t                key, limit;
-    ratelimit_deny_entry_t  entry;
+    uint64_t            key, limit;
+    ratelimit_denial_t  denial;
 
     while (!__atomic_load_n(&tally->stop, __ATOMIC_RELAXED)) {
         key = random_below(DENY_KEYS);
@@ -149,14 +149,14 @@ deny_work(ratelimit_deny_cache_t *cache, deny_tally_t *tally)
 
         default:
             if (!ratelimit_deny_cache_find(cache, key, limit, DENY_NOW,
-                                           &entry))
+                                           &denial))
             {
                 break;
             }
 
             __atomic_fetch_add(&tally->found, 1, __ATOMIC_RELAXED);
 
-            if (!deny_sound(&entry, key, limit)) {
+            if (!deny_sound(&denial, key, limit)) {
                 __atomic_fetch_add(&tally->wrong, 1, __ATOMIC_RELAXED);
             }
         }

@@ -1,8 +1,8 @@
 
 /*
- * The deny cache: an entry is found for its own key, limit, cost and generation
- * only, and for as long as it says; a full line loses the right entry; and
- * processes that are killed leave neither a lock nor half an entry.
+ * The deny cache: a denial is found for its own key, limit, cost and generation
+ * only, and for as long as it says; a full group loses the right denial; and
+ * processes that are killed leave neither a lock nor half a denial.
  */
 
 
@@ -42,23 +42,23 @@ static void deny_test_each_instruction(void);
 static void
 deny_test_memory(void)
 {
-    char                    *memory;
-    ratelimit_deny_cache_t   cache;
+    char                   *memory;
+    ratelimit_deny_cache_t  cache;
 
     memory = deny_memory(4096);
 
-    tap_ok(!ratelimit_deny_cache_init(&cache, memory, DENY_LINE_SIZE - 1,
+    tap_ok(!ratelimit_deny_cache_init(&cache, memory, DENY_GROUP_SIZE - 1,
                                       deny_lifelines, 1),
-           "memory of less than a line is too small");
+           "memory of less than a group is too small");
 
-    tap_ok(!ratelimit_deny_cache_init(&cache, memory + 8, DENY_LINE_SIZE,
+    tap_ok(!ratelimit_deny_cache_init(&cache, memory + 8, DENY_GROUP_SIZE,
                                       deny_lifelines, 1),
-           "as is a line that is not aligned");
+           "as is a group that is not aligned");
 
     tap_ok(ratelimit_deny_cache_init(&cache, memory + 8, 4088, deny_lifelines,
                                      1)
-           && cache.nlines == 15
-           && (uintptr_t) cache.lines % 64 == 0, "lines are aligned");
+           && cache.ngroups == 15
+           && (uintptr_t) cache.groups % 64 == 0, "groups are aligned");
 
     tap_ok(!deny_has(&cache, 0, 0, 0) && !deny_has(&cache, 0, 0, DENY_NOW),
            "memory of zeros is an empty cache");
@@ -69,7 +69,7 @@ static void
 deny_test_find(void)
 {
     uint64_t                until;
-    ratelimit_deny_entry_t  entry;
+    ratelimit_denial_t      denial;
     ratelimit_deny_cache_t  cache;
 
     deny_open(&cache, 16);
@@ -77,20 +77,20 @@ deny_test_find(void)
     until = DENY_NOW + 50;
     deny_add(&cache, 5, 1, until);
 
-    tap_ok(ratelimit_deny_cache_find(&cache, 5, 1, DENY_NOW, &entry)
-           && deny_sound(&entry, 5, 1) && entry.until == until,
-           "an entry is found as it was added");
+    tap_ok(ratelimit_deny_cache_find(&cache, 5, 1, DENY_NOW, &denial)
+           && deny_sound(&denial, 5, 1) && denial.until == until,
+           "a denial is found as it was added");
     tap_ok(deny_has(&cache, 5, 1, until - 1), "until its time");
     tap_ok(!deny_has(&cache, 5, 1, until), "and not longer");
     tap_ok(!deny_has(&cache, 5, 2, DENY_NOW), "not for another limit or cost");
     tap_ok(!deny_has(&cache, 5 + 16, 1, DENY_NOW),
-           "not for another key of the line");
+           "not for another key of the group");
 
     deny_add(&cache, 5, 1, until + 10);
-    tap_ok(!deny_has(&cache, 5, 1, until), "a valid entry is not prolonged");
+    tap_ok(!deny_has(&cache, 5, 1, until), "a valid denial is not prolonged");
 
-    entry = deny_entry(5, 1, until + 10);
-    ratelimit_deny_cache_add(&cache, &entry, until, deny_me);
+    denial = deny_denial(5, 1, until + 10);
+    ratelimit_deny_cache_add(&cache, &denial, until, deny_me);
     tap_ok(deny_has(&cache, 5, 1, until), "one that has ended is replaced");
 }
 
@@ -158,7 +158,7 @@ deny_test_forget(void)
 
     tap_ok(wrong == 0, "a key is forgotten with all its limits and costs");
     tap_ok(deny_has(&cache, 5 + 16, 1, DENY_NOW),
-           "another key of the line is not");
+           "another key of the group is not");
 }
 
 
@@ -171,22 +171,22 @@ deny_test_full(void)
 
     deny_open(&cache, 1);
 
-    for (i = 0; i < DENY_LINE; i++) {
-        deny_add(&cache, i, 1, DENY_NOW + 50 + (i + 3) % DENY_LINE);
+    for (i = 0; i < DENY_GROUP; i++) {
+        deny_add(&cache, i, 1, DENY_NOW + 50 + (i + 3) % DENY_GROUP);
     }
 
-    for (i = 0, kept = 0; i < DENY_LINE; i++) {
+    for (i = 0, kept = 0; i < DENY_GROUP; i++) {
         kept += deny_has(&cache, i, 1, DENY_NOW);
     }
 
-    tap_ok(kept == DENY_LINE, "a line holds %d entries", DENY_LINE);
+    tap_ok(kept == DENY_GROUP, "a group holds %d denials", DENY_GROUP);
 
     /* the third one ends first, the next one after it */
 
     deny_add(&cache, 100, 1, DENY_NOW + 1);
     tap_ok(!deny_has(&cache, 2, 1, DENY_NOW)
            && deny_has(&cache, 100, 1, DENY_NOW),
-           "one more replaces the entry that ends first");
+           "one more replaces the denial that ends first");
 
     deny_add(&cache, 101, 1, DENY_NOW + 60);
     tap_ok(!deny_has(&cache, 100, 1, DENY_NOW)
@@ -219,14 +219,14 @@ deny_test_generation(void)
     deny_add(&newer, 5, 1, DENY_NOW + 20);
     tap_ok(deny_has(&newer, 5, 1, DENY_NOW)
            && !deny_has(&newer, 5, 1, DENY_NOW + 20),
-           "an entry of the new configuration has its own time");
+           "a denial of the new configuration has its own time");
 
-    for (i = 0; i < DENY_LINE - 1; i++) {
+    for (i = 0; i < DENY_GROUP - 1; i++) {
         deny_add(&newer, 10 + i, 1, DENY_NOW + 20);
     }
 
     tap_ok(deny_has(&newer, 5, 1, DENY_NOW),
-           "entries of the older configuration are replaced first");
+           "denials of the older configuration are replaced first");
 }
 
 
@@ -257,13 +257,13 @@ deny_fork(ratelimit_deny_cache_t *cache, deny_tally_t *tally, int number)
 static void
 deny_test_kills(void)
 {
-    int                      i, k;
-    pid_t                    pid[DENY_PROCESSES];
-    uint64_t                 before;
-    unsigned                 lost;
-    deny_tally_t            *tally;
-    struct timespec          pause;
-    ratelimit_deny_cache_t   cache;
+    int                     i, k;
+    pid_t                   pid[DENY_PROCESSES];
+    uint64_t                before;
+    unsigned                lost;
+    deny_tally_t           *tally;
+    struct timespec         pause;
+    ratelimit_deny_cache_t  cache;
 
     deny_open(&cache, 8);
     tally = deny_memory(sizeof(deny_tally_t));
@@ -297,7 +297,7 @@ deny_test_kills(void)
     }
 
     tap_ok(tally->found > 0 && tally->wrong == 0,
-           "%d processes killed: no entry is half written", DENY_KILLS);
+           "%d processes killed: no denial is half written", DENY_KILLS);
 
     for (i = 0, lost = 0; i < DENY_KEYS; i++) {
         ratelimit_deny_cache_forget(&cache, i, deny_me);
@@ -305,21 +305,21 @@ deny_test_kills(void)
         lost += !deny_has(&cache, i, 0, DENY_NOW);
     }
 
-    tap_ok(lost == 0, "all lines can be used");
+    tap_ok(lost == 0, "all groups can be used");
 }
 
 
-/* the lock is the first word of a line */
+/* the lock is the first word of a group */
 
 static void
 deny_test_dead_holder(void)
 {
-    pid_t                    pid;
-    ratelimit_lock_t        *lock;
-    ratelimit_deny_cache_t   cache;
+    pid_t                   pid;
+    ratelimit_lock_t       *lock;
+    ratelimit_deny_cache_t  cache;
 
     deny_open(&cache, 1);
-    lock = (ratelimit_lock_t *) cache.lines;
+    lock = (ratelimit_lock_t *) cache.groups;
 
     deny_add(&cache, 1, 1, DENY_NOW + 50);
 
@@ -341,26 +341,26 @@ deny_test_dead_holder(void)
 
     tap_ok(deny_has(&cache, 1, 1, DENY_NOW)
            && deny_has(&cache, 2, 1, DENY_NOW),
-           "the next process that adds an entry takes the lock over");
+           "the next process that adds a denial takes the lock over");
 }
 
 
-/* what a process that is killed now leaves behind the lock of a line */
+/* what a process that is killed now leaves behind the lock of a group */
 
 static unsigned
 deny_half_written(const ratelimit_deny_cache_t *cache)
 {
-    unsigned                       i, wrong;
-    const ratelimit_deny_entry_t  *entry;
+    unsigned                   i, wrong;
+    const ratelimit_denial_t  *denial;
 
-    entry = (const ratelimit_deny_entry_t *)
-                 ((const char *) cache->lines + DENY_LINE_SIZE
-                  - DENY_LINE * sizeof(ratelimit_deny_entry_t));
+    denial = (const ratelimit_denial_t *)
+                 ((const char *) cache->groups + DENY_GROUP_SIZE
+                  - DENY_GROUP * sizeof(ratelimit_denial_t));
     wrong = 0;
 
-    for (i = 0; i < DENY_LINE; i++) {
-        wrong += (entry[i].until != 0
-                  && !deny_sound(&entry[i], entry[i].key, entry[i].limit));
+    for (i = 0; i < DENY_GROUP; i++) {
+        wrong += (denial[i].until != 0
+                  && !deny_sound(&denial[i], denial[i].key, denial[i].limit));
     }
 
     return wrong;
@@ -377,7 +377,7 @@ deny_test_each_instruction(void)
 
     deny_open(&cache, 1);
 
-    for (steps = 0; steps < DENY_LINE; steps++) {
+    for (steps = 0; steps < DENY_GROUP; steps++) {
         deny_add(&cache, steps, 1, DENY_NOW + 50 + steps);
     }
 
@@ -406,7 +406,7 @@ deny_test_each_instruction(void)
     tap_ok(wrong == 0 && steps > 100 && WIFEXITED(status)
            && deny_has(&cache, 100, 2, DENY_NOW)
            && !deny_has(&cache, 0, 1, DENY_NOW),
-           "no entry is half written at any of %u instructions", steps);
+           "no denial is half written at any of %u instructions", steps);
 }
 
 
