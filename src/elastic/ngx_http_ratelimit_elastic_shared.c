@@ -154,12 +154,10 @@ ngx_http_ratelimit_elastic_init_process(ngx_cycle_t *cycle,
 static void
 ngx_http_ratelimit_elastic_handler(ngx_event_t *ev)
 {
-    ngx_connection_t                     *c;
     ngx_http_ratelimit_elastic_gauge_t   *gauge;
     ngx_http_ratelimit_elastic_shared_t  *shared;
 
-    c = ev->data;
-    gauge = c->data;
+    gauge = ngx_http_ratelimit_timer_data(ev);
     shared = gauge->elastic->shm_zone->data;
 
     /* from now on, new workers publish and measure */

@@ -163,12 +163,9 @@ ngx_http_ratelimit_redis_discovery_open(
     ngx_uint_t                          i;
     ngx_http_ratelimit_redis_server_t  *lobby;
 
-    discovery->dummy.fd = (ngx_socket_t) -1;
-    discovery->dummy.data = discovery;
-
-    discovery->timer.handler = ngx_http_ratelimit_redis_discovery_timer;
-    discovery->timer.data = &discovery->dummy;
-    discovery->timer.log = ngx_cycle->log;
+    ngx_http_ratelimit_timer_init(&discovery->timer, &discovery->dummy,
+                                  ngx_http_ratelimit_redis_discovery_timer,
+                                  discovery);
     discovery->timer.cancelable = 1;
 
     for (i = 0; i < discovery->nseeds; i++) {
@@ -231,12 +228,10 @@ static void
 ngx_http_ratelimit_redis_discovery_timer(ngx_event_t *ev)
 {
     ngx_msec_t                             left;
-    ngx_connection_t                      *dummy;
     ngx_http_ratelimit_redis_nodes_t      *nodes;
     ngx_http_ratelimit_redis_discovery_t  *discovery;
 
-    dummy = ev->data;
-    discovery = dummy->data;
+    discovery = ngx_http_ratelimit_timer_data(ev);
     nodes = discovery->redis->nodes;
 
     if (discovery->question != NULL) {

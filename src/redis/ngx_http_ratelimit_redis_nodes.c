@@ -138,12 +138,9 @@ ngx_http_ratelimit_redis_nodes_open(ngx_http_ratelimit_redis_nodes_t *nodes,
 {
     ngx_queue_init(&nodes->gone);
 
-    nodes->dummy.fd = (ngx_socket_t) -1;
-    nodes->dummy.data = nodes;
-
-    nodes->pause.handler = ngx_http_ratelimit_redis_pause_handler;
-    nodes->pause.data = &nodes->dummy;
-    nodes->pause.log = ngx_cycle->log;
+    ngx_http_ratelimit_timer_init(&nodes->pause, &nodes->dummy,
+                                  ngx_http_ratelimit_redis_pause_handler,
+                                  nodes);
 
     nodes->servers = ngx_pcalloc(cycle->pool, nodes->nnodes
                                 * sizeof(ngx_http_ratelimit_redis_server_t *));
@@ -647,11 +644,7 @@ ngx_http_ratelimit_redis_nodes_pause(ngx_http_ratelimit_redis_nodes_t *nodes,
 static void
 ngx_http_ratelimit_redis_pause_handler(ngx_event_t *ev)
 {
-    ngx_connection_t  *dummy;
-
-    dummy = ev->data;
-
-    ngx_http_ratelimit_redis_nodes_wake(dummy->data);
+    ngx_http_ratelimit_redis_nodes_wake(ngx_http_ratelimit_timer_data(ev));
 }
 
 

@@ -200,13 +200,9 @@ ngx_http_ratelimit_redis_report_start(ngx_cycle_t *cycle,
     ngx_http_ratelimit_sync_t  *sync;
 
     for (sync = redis->syncs; sync; sync = sync->next) {
-        sync->dummy.fd = (ngx_socket_t) -1;
-        sync->dummy.data = sync;
-
-        sync->timer.handler = ngx_http_ratelimit_redis_report_handler;
-        sync->timer.data = &sync->dummy;
-        sync->timer.log = cycle->log;
-
+        ngx_http_ratelimit_timer_init(&sync->timer, &sync->dummy,
+                                      ngx_http_ratelimit_redis_report_handler,
+                                      sync);
         ngx_http_ratelimit_redis_report_handler(&sync->timer);
     }
 
@@ -220,11 +216,9 @@ static void
 ngx_http_ratelimit_redis_report_handler(ngx_event_t *ev)
 {
     ngx_msec_t                  next;
-    ngx_connection_t           *dummy;
     ngx_http_ratelimit_sync_t  *sync;
 
-    dummy = ev->data;
-    sync = dummy->data;
+    sync = ngx_http_ratelimit_timer_data(ev);
     next = ngx_min(sync->zone->sync, NGX_HTTP_RATELIMIT_REDIS_TICK);
 
     ev->cancelable = 1;

@@ -179,12 +179,10 @@ ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev)
 {
     ngx_queue_t                         *q;
     ngx_uint_t                           n;
-    ngx_connection_t                    *dummy;
     ngx_http_ratelimit_redis_server_t   *server;
     ngx_http_ratelimit_redis_command_t  *command;
 
-    dummy = ev->data;
-    server = dummy->data;
+    server = ngx_http_ratelimit_timer_data(ev);
 
     /* what can't be sent may be postponed once more */
 

@@ -21,19 +21,15 @@ ngx_http_ratelimit_redis_timeout_init(
 {
     ngx_queue_init(&server->commands);
 
-    server->dummy.fd = (ngx_socket_t) -1;
-    server->dummy.data = server;
-
-    server->timer.handler = ngx_http_ratelimit_redis_timer_handler;
-    server->timer.data = &server->dummy;
-    server->timer.log = ngx_cycle->log;
-    server->timer.cancelable = 1;
-
     ngx_queue_init(&server->postponed);
 
-    server->retry.handler = on_retry;
-    server->retry.data = &server->dummy;
-    server->retry.log = ngx_cycle->log;
+    ngx_http_ratelimit_timer_init(&server->timer, &server->dummy,
+                                  ngx_http_ratelimit_redis_timer_handler,
+                                  server);
+    ngx_http_ratelimit_timer_init(&server->retry, &server->dummy, on_retry,
+                                  server);
+
+    server->timer.cancelable = 1;
 
     server->on_timeout = on_timeout;
     server->owner.on_write = ngx_http_ratelimit_redis_on_write;
@@ -123,12 +119,10 @@ ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev)
 {
     ngx_queue_t                         *head;
     ngx_msec_int_t                       left;
-    ngx_connection_t                    *dummy;
     ngx_http_ratelimit_redis_server_t   *server;
     ngx_http_ratelimit_redis_command_t  *command;
 
-    dummy = ev->data;
-    server = dummy->data;
+    server = ngx_http_ratelimit_timer_data(ev);
 
     /* a worker that was busy may not have seen the reply yet */
 

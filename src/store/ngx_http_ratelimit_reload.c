@@ -363,11 +363,9 @@ ngx_http_ratelimit_reload_handler(ngx_event_t *ev)
 {
     ngx_uint_t                   i, busy, alone;
     ngx_array_t                 *zones;
-    ngx_connection_t            *c;
     ngx_http_ratelimit_zone_t  **zone;
 
-    c = ev->data;
-    zones = c->data;
+    zones = ngx_http_ratelimit_timer_data(ev);
     zone = zones->elts;
 
     busy = 0;

@@ -595,12 +595,10 @@ ngx_http_ratelimit_shm_log_stalled(uint32_t pid)
 static void
 ngx_http_ratelimit_shm_join_later(ngx_event_t *ev)
 {
-    ngx_int_t          rc;
-    ngx_connection_t  *c;
+    ngx_int_t  rc;
 
-    c = ev->data;
-
-    rc = ngx_http_ratelimit_shm_join((ngx_cycle_t *) ngx_cycle, c->data);
+    rc = ngx_http_ratelimit_shm_join((ngx_cycle_t *) ngx_cycle,
+                                     ngx_http_ratelimit_timer_data(ev));
 
     if (rc == NGX_DECLINED) {
         ngx_add_timer(ev, NGX_HTTP_RATELIMIT_JOIN_TIME);

@@ -310,9 +310,16 @@ ngx_uint_t ngx_http_ratelimit_store_may_log(ngx_http_ratelimit_zone_t *zone,
 /* lines that were not, since this was asked last */
 uint64_t ngx_http_ratelimit_store_not_logged(ngx_http_ratelimit_zone_t *zone);
 
-/* calls the handler, which adds the timer; ev->data is a connection */
+/* calls the handler, which adds the timer */
 ngx_int_t ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,
     ngx_event_handler_pt handler, void *data);
+
+/* a timer with a connection of its own, and what its handler is about */
+void ngx_http_ratelimit_timer_init(ngx_event_t *ev, ngx_connection_t *dummy,
+    ngx_event_handler_pt handler, void *data);
+
+#define ngx_http_ratelimit_timer_data(ev)                                     \
+    (((ngx_connection_t *) (ev)->data)->data)
 
 /* the hooks of the module that the store needs */
 ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);

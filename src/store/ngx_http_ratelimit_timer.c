@@ -1,40 +1,48 @@
 
 /*
- * A timer of a worker that belongs to no connection.
+ * Timers of a worker that belong to no connection.
  */
 
 
 #include "store/ngx_http_ratelimit_store.h"
 
 
-/* nginx logs the descriptor of the connection that a timer's data points to */
+typedef struct {
+    ngx_event_t                     event;
+    ngx_connection_t                dummy;
+} ngx_http_ratelimit_timer_t;
+
 
 ngx_int_t
 ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,
     ngx_event_handler_pt handler, void *data)
 {
-    ngx_event_t       *ev;
-    ngx_connection_t  *c;
+    ngx_http_ratelimit_timer_t  *timer;
 
-    ev = ngx_pcalloc(cycle->pool, sizeof(ngx_event_t));
-    if (ev == NULL) {
+    timer = ngx_pcalloc(cycle->pool, sizeof(ngx_http_ratelimit_timer_t));
+    if (timer == NULL) {
         return NGX_ERROR;
     }
 
-    c = ngx_pcalloc(cycle->pool, sizeof(ngx_connection_t));
-    if (c == NULL) {
-        return NGX_ERROR;
-    }
+    ngx_http_ratelimit_timer_init(&timer->event, &timer->dummy, handler, data);
+    timer->event.cancelable = 1;
 
-    c->fd = (ngx_socket_t) -1;
-    c->data = data;
-
-    ev->data = c;
-    ev->log = cycle->log;
-    ev->handler = handler;
-    ev->cancelable = 1;
-
-    handler(ev);
+    handler(&timer->event);
 
     return NGX_OK;
+}
+
+
+/* nginx logs the descriptor of the connection that a timer's data points to */
+
+void
+ngx_http_ratelimit_timer_init(ngx_event_t *ev, ngx_connection_t *dummy,
+    ngx_event_handler_pt handler, void *data)
+{
+    dummy->fd = (ngx_socket_t) -1;
+    dummy->data = data;
+
+    ev->data = dummy;
+    ev->log = ngx_cycle->log;
+    ev->handler = handler;
 }
