@@ -368,24 +368,22 @@ __DATA__
 === TEST 20: a cost that is not a number counts as 1, as an empty one, and is logged
 --- http_config
     ratelimit_zone $arg_k zone=nan:1m rate=7r/h;
---- config
-    location /t {
-        ratelimit zone=nan cost=$http_x_cost;
-        try_files /index.html =404;
-    }
+--- config eval
+CORE::join '', map { "location /$_ { ratelimit zone=nan cost=\$http_x_cost$_;
+                              try_files /index.html =404; }\n" } 1 .. 8
 --- request eval
-[("GET /t?k=a") x 8]
+[map { "GET /$_?k=a" } 1 .. 8]
 --- more_headers eval
-["X-Cost: 2x", "X-Cost: -1", "X-Cost: 1.5", "X-Cost: 0x10", "",
- "X-Cost: \xff\x80\t\x7f" . "a" x 100, "X-Cost: 1 1", "X-Cost: ten"]
+["X-Cost1: 2x", "X-Cost2: -1", "X-Cost3: 1.5", "X-Cost4: 0x10", "",
+ "X-Cost6: \xff\x80\t\x7f" . "a" x 100, "X-Cost7: 1 1", "X-Cost8: ten"]
 --- error_code eval
 [(200) x 7, 429]
 --- response_headers eval
 [map { "X-RateLimit-Remaining: $_" } 6, 5, 4, 3, 2, 1, 0, 0]
 --- logged eval
-[map({ qr/\[error\] .*cost "\$http_x_cost" of zone "nan" .*: "$_", 1 is c/ }
+[map({ qr/\[error\] .*cost "\$http_x_cost\d" of zone "nan" .*: "$_", 1 is c/ }
      "2x", "-1", "1\\.5", "0x10"), undef,
- map({ qr/\[error\] .*cost "\$http_x_cost" of zone "nan" .*: "$_", 1 is c/ }
+ map({ qr/\[error\] .*cost "\$http_x_cost\d" of zone "nan" .*: "$_", 1 is c/ }
      "\\?{4}a{28}", "1 1"),
  [qr/\[error\] .*cost .* "ten", 1 is counted/, qr/limiting requests/]]
 

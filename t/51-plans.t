@@ -369,14 +369,10 @@ sub bad_costs {
 
     is(statuses(@answers), '200 x 9, 429 x 991', 'others are 1');
 
-    my $most = time - $before + 2;
+    my $lines = () = $gateway->log =~ /is not a number: "often(er)?"/g;
 
-    for my $value (qw(often oftener)) {
-        my $lines = () = $gateway->log =~ /is not a number: "$value"/g;
-
-        cmp_ok($lines, '>=', 1, "$value: it is logged");
-        cmp_ok($lines, '<=', $most, "once a second, $lines");
-    }
+    cmp_ok($lines, '>=', 1, 'it is logged');
+    cmp_ok($lines, '<=', time - $before + 2, "once a second, $lines");
 }
 
 

@@ -14,7 +14,8 @@
 static ngx_int_t ngx_http_ratelimit_parse_cost(ngx_str_t *value,
     ngx_uint_t fraction, uint64_t *cost);
 static ngx_uint_t ngx_http_ratelimit_log_cost_due(
-    ngx_http_ratelimit_limit_t *limit, ngx_str_t *value);
+    ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_expr_t *expr,
+    ngx_int_t rc);
 static void ngx_http_ratelimit_log_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, ngx_http_ratelimit_expr_t *expr,
     const char *what, const char *consequence, ngx_str_t *value);
@@ -149,7 +150,7 @@ ngx_http_ratelimit_cost(ngx_http_request_t *r,
     }
 
     if (ngx_http_ratelimit_parse_cost(&value, 0, cost) == NGX_ERROR
-        && ngx_http_ratelimit_log_cost_due(limit, &value))
+        && ngx_http_ratelimit_log_cost_due(limit, &limit->cost, NGX_ERROR))
     {
         ngx_http_ratelimit_log_cost(r, limit, &limit->cost, "cost",
                                     "1 is counted", &value);
@@ -172,8 +173,12 @@ ngx_http_ratelimit_final_cost(ngx_http_request_t *r,
 
     rc = ngx_http_ratelimit_parse_cost(&value, 1, cost);
 
-    if (rc == NGX_OK || !ngx_http_ratelimit_log_cost_due(limit, &value)) {
-        return rc == NGX_OK ? NGX_OK : NGX_DECLINED;
+    if (rc == NGX_OK) {
+        return NGX_OK;
+    }
+
+    if (!ngx_http_ratelimit_log_cost_due(limit, &limit->settle, rc)) {
+        return NGX_DECLINED;
     }
 
     if (rc == NGX_ERROR) {
@@ -237,15 +242,21 @@ ngx_http_ratelimit_parse_cost(ngx_str_t *value, ngx_uint_t fraction,
 }
 
 
-/* once a second; a malformed rate, if of the same text, has another hash */
+/* once a second for each expression: clients may choose its values */
 
 static ngx_uint_t
 ngx_http_ratelimit_log_cost_due(ngx_http_ratelimit_limit_t *limit,
-    ngx_str_t *value)
+    ngx_http_ratelimit_expr_t *expr, ngx_int_t rc)
 {
+    uint32_t    hash;
+    ngx_str_t  *text;
+
+    text = &expr->value->value;
+    hash = ngx_murmur_hash2(text->data, text->len) + (uint32_t) rc;
+
     return ngx_http_ratelimit_store_log_once(limit->use.zone,
-                                             ngx_murmur_hash2(value->data,
-                                                              value->len));
+                                             expr == &limit->cost ? hash
+                                                                  : ~hash);
 }
 
 
