@@ -417,6 +417,14 @@ ngx_http_ratelimit_init_process(ngx_cycle_t *cycle)
 static void
 ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle)
 {
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    rmcf = ngx_http_cycle_get_module_main_conf(cycle,
+                                               ngx_http_ratelimit_module);
+    if (rmcf != NULL) {
+        ngx_http_ratelimit_log_exit_process(rmcf);
+    }
+
 #if (NGX_HTTP_RATELIMIT_HIREDIS)
     ngx_http_ratelimit_redis_exit_process(cycle);
 #endif

@@ -20,6 +20,7 @@ BAIL_OUT('fail2ban is missing') if !-f FILTER;
 my $http = <<'END';
 ratelimit_zone $arg_k zone=plain:1m rate=1r/h;
 ratelimit_zone $arg_k zone=few:1m rate=1r/h;
+ratelimit_zone $arg_k zone=level:1m rate=1r/h;
 ratelimit_zone $arg_k zone=slow:1m rate=1r/h algorithm=leaky_bucket;
 log_format names '$ratelimit_zone:$ratelimit_name:$ratelimit_status';
 
@@ -47,6 +48,12 @@ server {
         }
     }
     location /slow { ratelimit zone=slow burst=5; empty_gif; }
+    location /level {
+        ratelimit zone=level;
+        ratelimit_log_level info limit=1;
+        error_log logs/level.log info;
+        empty_gif;
+    }
 }
 END
 
@@ -127,6 +134,26 @@ subtest 'limit=' => sub {
     $clients->series((['GET /few/all?k=a']) x 20);
     is(lines($gateway->log, qr{by zone "few".*/few/all}), 20,
        'a level of its own has no limit');
+};
+
+
+
+subtest 'the rest of a level, when workers end' => sub {
+    $clients->series((['GET /level?k=a']) x 30);
+    $gateway->reload($http);
+
+    my $log = sub { Gateway::slurp("$gateway->{dir}/logs/level.log") };
+    my $rest = qr/\[info\] .*"level" has limited or delayed (\d+) further/;
+    my $sum = sub {
+        my $n = lines($log->(), qr/limiting requests/);
+
+        $n += $_ for $log->() =~ /$rest/g;
+
+        return $n;
+    };
+
+    Gateway::await(sub { $sum->() == 29 }, 'all are told');
+    is($sum->(), 29, 'where and as they would have been');
 };
 
 is($gateway->complaints, '', 'no complaints');

@@ -246,7 +246,9 @@ void ngx_http_ratelimit_count_bypass(ngx_http_ratelimit_ctx_t *ctx,
 
 /* whether a refusal or delay may be logged; if not, it is counted */
 ngx_uint_t ngx_http_ratelimit_may_log(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_use_t *use);
+    ngx_http_ratelimit_use_t *use, ngx_uint_t level);
+void ngx_http_ratelimit_log_exit_process(
+    ngx_http_ratelimit_main_conf_t *rmcf);
 
 
 /* ngx_http_ratelimit_delay.c: both return what the phase handler returns */

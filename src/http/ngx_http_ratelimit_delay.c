@@ -28,7 +28,8 @@ ngx_http_ratelimit_delay(ngx_http_ratelimit_ctx_t *ctx,
     excess = item->verdict.excess;
 
     if (q->pool->log->log_level >= ctx->conf->delay_log_level
-        && ngx_http_ratelimit_may_log(ctx, q->subjects[i].use))
+        && ngx_http_ratelimit_may_log(ctx, q->subjects[i].use,
+                                      ctx->conf->delay_log_level))
     {
         ngx_log_error(ctx->conf->delay_log_level, q->pool->log, 0,
                       "delaying request%s, excess: %ui.%03ui, by zone \"%V\"",

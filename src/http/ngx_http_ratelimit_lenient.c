@@ -242,7 +242,7 @@ ngx_http_ratelimit_lenient_log(ngx_http_ratelimit_ctx_t *ctx,
     excess = q->items[i].verdict.excess;
 
     if (q->pool->log->log_level < ctx->conf->limit_log_level
-        || !ngx_http_ratelimit_may_log(ctx, use))
+        || !ngx_http_ratelimit_may_log(ctx, use, ctx->conf->limit_log_level))
     {
         return;
     }

@@ -152,7 +152,9 @@ ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
 
     ngx_http_ratelimit_describe(ctx);
 
-    if (!ngx_http_ratelimit_may_log(ctx, ctx->tightest->use)) {
+    if (!ngx_http_ratelimit_may_log(ctx, ctx->tightest->use,
+                                    ctx->conf->limit_log_level))
+    {
         return;
     }
 

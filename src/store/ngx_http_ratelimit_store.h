@@ -238,6 +238,7 @@ struct ngx_http_ratelimit_zone_s {
     ngx_http_ratelimit_top_line_t  *top_line;  /* this worker's, or NULL */
     ngx_event_t                    *log_timer; /* of a worker: tells of lines
                                                   that were not logged */
+    ngx_uint_t                      log_level; /* of what it tells */
     ngx_shm_zone_t                 *shm_zone;
     ngx_shm_zone_t                 *lifelines;
     struct ratelimit_table_s       *table;
