@@ -116,6 +116,30 @@ subtest 'OpenMetrics' => sub {
 };
 
 
+subtest 'the format that a client prefers' => sub {
+    my $open = 'application/openmetrics-text';
+
+    for (["$open;q=0.5, text/plain;version=0.0.4;q=0.9", 0],
+         ["text/plain;version=0.0.4;q=0.9, $open;q=0.5", 0],
+         ["$open;version=0.0.1;q=0.2,$open;q=0.7,text/plain;q=0.5,*/*;q=1", 1],
+         ["$open;q=0.5, text/*;q=0.6", 0],
+         ["$open;q=0.5, text/*;q=0.6, text/plain;q=0.25", 1],
+         ["$open;q=0.5", 1],
+         ["$open, text/plain", 1],
+         ["$open;q=0.5, */*", 0],
+         ["$open;q=0, */*;q=0.1", 0],
+         ["$open;q=x, text/plain;q=0.9", 1],
+         ['application/*, */*;q=0.1', 0])
+    {
+        my ($accept, $wanted) = @$_;
+        my $type = $clients->ask('GET /api/metrics', "Accept: $accept")
+                           ->{field}{'content-type'};
+
+        is($type =~ /openmetrics/ || 0, $wanted, $accept);
+    }
+};
+
+
 subtest 'what is documented' => sub {
     my $answer = $clients->ask('GET /api/metrics');
     my %families = map { $_ => 1 } $answer->{body} =~ /^# TYPE (\w+)/mg;

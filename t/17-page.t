@@ -103,6 +103,8 @@ subtest 'a document for browsers' => sub {
         'Text/HTML' => 'text/html; charset=utf-8',
         'a/b;q=1, text/html ; q=0.1' => 'text/html; charset=utf-8',
         'text/html;q=0' => 'application/json',
+        'application/json, text/html;q=0.9' => 'application/json',
+        'text/html, application/json;q=0.9' => 'text/html; charset=utf-8',
         'text/html;level=1;q=0.000' => 'application/json',
         'text/htmlx, xtext/html' => 'application/json',
         '*/*' => 'application/json',

@@ -87,10 +87,11 @@ void ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_zone_t *zone);
 
 
-/* ngx_http_ratelimit_api_accept.c: whether a type is named by "Accept" */
+/* ngx_http_ratelimit_api_accept.c: whether "Accept" names a type, and does not
+   prefer the other one */
 
-ngx_uint_t ngx_http_ratelimit_api_accepts(ngx_http_request_t *r,
-    const char *type);
+ngx_uint_t ngx_http_ratelimit_api_prefers(ngx_http_request_t *r,
+    const char *name, const char *to);
 
 
 /* ngx_http_ratelimit_api_page.c: "/" for people, whose programs accept HTML */

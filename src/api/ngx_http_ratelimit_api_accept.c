@@ -7,25 +7,66 @@
 #include "api/ngx_http_ratelimit_api.h"
 
 
-static ngx_uint_t ngx_http_ratelimit_api_lists(ngx_str_t *value,
-    ngx_str_t *type);
+/* how closely a range of types fits: the last is the type itself */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_RANGE_NONE = 0,
+    NGX_HTTP_RATELIMIT_RANGE_ALL,
+    NGX_HTTP_RATELIMIT_RANGE_PART,
+    NGX_HTTP_RATELIMIT_RANGE_TYPE
+} ngx_http_ratelimit_range_e;
+
+
+/* what is said of a type: the closest range counts, and its best quality */
+
+typedef struct {
+    ngx_str_t                       name;
+    ngx_http_ratelimit_range_e      range;
+    ngx_uint_t                      quality;  /* thousandths */
+} ngx_http_ratelimit_type_t;
+
+
+static void ngx_http_ratelimit_api_rank(ngx_http_request_t *r,
+    ngx_http_ratelimit_type_t *type, const char *name);
+static void ngx_http_ratelimit_api_rank_list(ngx_http_ratelimit_type_t *type,
+    ngx_str_t *value);
+static ngx_http_ratelimit_range_e ngx_http_ratelimit_api_range(
+    ngx_str_t *name, ngx_str_t *range);
 static ngx_str_t ngx_http_ratelimit_api_next_word(u_char **pos, u_char *last,
     u_char separator);
-static ngx_uint_t ngx_http_ratelimit_api_is_zero(ngx_str_t *parameter);
+static ngx_uint_t ngx_http_ratelimit_api_quality(ngx_str_t *parameter,
+    ngx_uint_t quality);
 
 
 /* the type itself must be named: a program that accepts anything gets JSON */
 
 ngx_uint_t
-ngx_http_ratelimit_api_accepts(ngx_http_request_t *r, const char *type)
+ngx_http_ratelimit_api_prefers(ngx_http_request_t *r, const char *name,
+    const char *to)
 {
-    ngx_str_t         name;
+    ngx_http_ratelimit_type_t  type, other;
+
+    ngx_http_ratelimit_api_rank(r, &type, name);
+    ngx_http_ratelimit_api_rank(r, &other, to);
+
+    return type.range == NGX_HTTP_RATELIMIT_RANGE_TYPE
+           && type.quality > 0
+           && type.quality >= other.quality;
+}
+
+
+static void
+ngx_http_ratelimit_api_rank(ngx_http_request_t *r,
+    ngx_http_ratelimit_type_t *type, const char *name)
+{
     ngx_uint_t        i;
     ngx_list_part_t  *part;
     ngx_table_elt_t  *field;
 
-    name.data = (u_char *) type;
-    name.len = ngx_strlen(type);
+    type->name.data = (u_char *) name;
+    type->name.len = ngx_strlen(name);
+    type->range = NGX_HTTP_RATELIMIT_RANGE_NONE;
+    type->quality = 0;
 
     for (part = &r->headers_in.headers.part; part != NULL; part = part->next) {
         field = part->elts;
@@ -35,26 +76,25 @@ ngx_http_ratelimit_api_accepts(ngx_http_request_t *r, const char *type)
             if (field[i].key.len == sizeof("Accept") - 1
                 && ngx_strncasecmp(field[i].key.data, (u_char *) "Accept",
                                    sizeof("Accept") - 1)
-                   == 0
-                && ngx_http_ratelimit_api_lists(&field[i].value, &name))
+                   == 0)
             {
-                return 1;
+                ngx_http_ratelimit_api_rank_list(type, &field[i].value);
             }
         }
     }
-
-    return 0;
 }
 
 
-/* a list of types, each with parameters: "a/b;q=0.5, c/d" */
+/* a list of ranges, each with parameters: "a/b;q=0.5, c/d" */
 
-static ngx_uint_t
-ngx_http_ratelimit_api_lists(ngx_str_t *value, ngx_str_t *type)
+static void
+ngx_http_ratelimit_api_rank_list(ngx_http_ratelimit_type_t *type,
+    ngx_str_t *value)
 {
-    u_char      *p, *pos, *last;
-    ngx_str_t    element, word;
-    ngx_uint_t   wanted;
+    u_char                      *p, *pos, *last, *end;
+    ngx_str_t                    element, word;
+    ngx_uint_t                   quality;
+    ngx_http_ratelimit_range_e   range;
 
     p = value->data;
     last = p + value->len;
@@ -63,27 +103,49 @@ ngx_http_ratelimit_api_lists(ngx_str_t *value, ngx_str_t *type)
         element = ngx_http_ratelimit_api_next_word(&p, last, ',');
 
         pos = element.data;
-        word = ngx_http_ratelimit_api_next_word(&pos,
-                                                element.data + element.len,
-                                                ';');
+        end = pos + element.len;
+        word = ngx_http_ratelimit_api_next_word(&pos, end, ';');
+        range = ngx_http_ratelimit_api_range(&type->name, &word);
 
-        wanted = (word.len == type->len
-                  && ngx_strncasecmp(word.data, type->data, type->len) == 0);
-
-        while (wanted && pos < element.data + element.len) {
-            word = ngx_http_ratelimit_api_next_word(&pos,
-                                                    element.data + element.len,
-                                                    ';');
-
-            wanted = !ngx_http_ratelimit_api_is_zero(&word);
+        if (range == NGX_HTTP_RATELIMIT_RANGE_NONE || range < type->range) {
+            continue;
         }
 
-        if (wanted) {
-            return 1;
+        quality = 1000;
+
+        while (pos < end) {
+            word = ngx_http_ratelimit_api_next_word(&pos, end, ';');
+            quality = ngx_http_ratelimit_api_quality(&word, quality);
         }
+
+        type->quality = (range > type->range)
+                        ? quality : ngx_max(quality, type->quality);
+        type->range = range;
+    }
+}
+
+
+static ngx_http_ratelimit_range_e
+ngx_http_ratelimit_api_range(ngx_str_t *name, ngx_str_t *range)
+{
+    size_t  len;
+
+    if (range->len == 3 && ngx_strncmp(range->data, "*/*", 3) == 0) {
+        return NGX_HTTP_RATELIMIT_RANGE_ALL;
     }
 
-    return 0;
+    if (range->len == name->len
+        && ngx_strncasecmp(range->data, name->data, name->len) == 0)
+    {
+        return NGX_HTTP_RATELIMIT_RANGE_TYPE;
+    }
+
+    len = (u_char *) ngx_strchr(name->data, '/') + 1 - name->data;
+
+    return range->len == len + 1
+           && ngx_strncasecmp(range->data, name->data, len) == 0
+           && range->data[len] == '*'
+           ? NGX_HTTP_RATELIMIT_RANGE_PART : NGX_HTTP_RATELIMIT_RANGE_NONE;
 }
 
 
@@ -119,26 +181,21 @@ ngx_http_ratelimit_api_next_word(u_char **pos, u_char *last, u_char separator)
 }
 
 
-/* "q=0", "q=0.000": not acceptable */
+/* "q=0", "q=0.25"; with anything else it is what it was */
 
 static ngx_uint_t
-ngx_http_ratelimit_api_is_zero(ngx_str_t *parameter)
+ngx_http_ratelimit_api_quality(ngx_str_t *parameter, ngx_uint_t quality)
 {
-    size_t  i;
+    ngx_int_t  n;
 
     if (parameter->len < sizeof("q=0") - 1
         || (parameter->data[0] != 'q' && parameter->data[0] != 'Q')
         || parameter->data[1] != '=')
     {
-        return 0;
+        return quality;
     }
 
-    for (i = 2; i < parameter->len; i++) {
+    n = ngx_atofp(parameter->data + 2, parameter->len - 2, 3);
 
-        if (parameter->data[i] != '0' && parameter->data[i] != '.') {
-            return 0;
-        }
-    }
-
-    return 1;
+    return n == NGX_ERROR ? quality : (ngx_uint_t) ngx_min(n, 1000);
 }

@@ -81,8 +81,9 @@ ngx_http_ratelimit_api_metrics(ngx_http_request_t *r)
 
     ngx_http_ratelimit_text_init(&metrics.text, r->pool);
 
-    metrics.open = ngx_http_ratelimit_api_accepts(r,
-                                              "application/openmetrics-text");
+    metrics.open = ngx_http_ratelimit_api_prefers(r,
+                                              "application/openmetrics-text",
+                                              "text/plain");
 
     if (ngx_http_ratelimit_metrics_read(&metrics, rmcf) != NGX_OK) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;

@@ -23,7 +23,7 @@ static ngx_keyval_t  ngx_http_ratelimit_page_fields[] = {
 ngx_uint_t
 ngx_http_ratelimit_api_wants_page(ngx_http_request_t *r)
 {
-    return ngx_http_ratelimit_api_accepts(r, "text/html");
+    return ngx_http_ratelimit_api_prefers(r, "text/html", "application/json");
 }
 
 
