@@ -13,6 +13,14 @@ CFLAGS = -O2 -g
 LDFLAGS =
 PORT = 8080
 
+# below DESTDIR, the folder of modules of that nginx, which it tells by -V
+MODULES_DIR = $(shell $(NGINX_BINARY) -V 2>&1 | sed -n \
+    -e 's/.*--modules-path=\([^ ]*\).*/\1/p; t' \
+    -e 's/.*--prefix=\([^ ]*\).*/\1\/modules/p; t' \
+    -e 's/^configure arguments:.*/\/usr\/local\/nginx\/modules/p')
+INSTALLED = $(or $(MODULES_DIR),$(error where are the modules of nginx? try \
+    "make install MODULES_DIR=/usr/lib/nginx/modules"))/$(notdir $(MODULE))
+
 # files of tests that run at the same time: many of them wait most of the time
 JOBS = $(shell expr 1 + `nproc`)
 TESTS = $(sort $(wildcard t/*.t))
@@ -138,6 +146,25 @@ $(NGINX_H):
 .PHONY: deps
 deps:  ## install what the build needs
 	@.ci/install build
+
+
+# a new file in place of the old one: a copy over a file that workers have
+# mapped would kill them
+
+.PHONY: install
+install: all  ## install the module (DESTDIR=, MODULES_DIR=)
+	@install -d $(dir $(DESTDIR)$(INSTALLED))
+	@install -m 644 $(MODULE) $(DESTDIR)$(INSTALLED).new
+	@mv -f $(DESTDIR)$(INSTALLED).new $(DESTDIR)$(INSTALLED)
+	@echo 'installed; to be loaded by this line on top of nginx.conf:'
+	@echo 'load_module $(INSTALLED);'
+
+
+.PHONY: uninstall
+uninstall:  ## remove what "make install" has installed
+	@rm -f $(DESTDIR)$(INSTALLED)
+	@echo 'removed; nginx does not start with this line in nginx.conf:'
+	@echo 'load_module $(INSTALLED);'
 
 
 .PHONY: deb
