@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 
 # What README.md and docs/ say is so: every example is accepted by nginx, every
-# directive, parameter, variable and status is documented and every documented
-# one exists, log lines are those of the source, links lead somewhere.
+# directive, parameter, variable, status, resource of the API and metric is
+# documented, with the version it came in, and every documented one exists, log
+# lines are those of the source, links lead somewhere.
 #
 # An example that is a part of a configuration is completed by the blocks
 # around it, and by zones and an upstream that it uses and does not declare.
@@ -37,6 +38,8 @@ my $made = Certificates->new;
 my %text = map { $_ => slurp($_) } @pages;
 my %source = source();
 my $sections = sections($text{'docs/directives.md'});
+my $versions = join '|', map { quotemeta }
+               slurp('CHANGES') =~ /^Changes with \S+ (\S+)/mg;
 
 BAIL_OUT("$module is missing: make") if !-f $module;
 
@@ -56,6 +59,10 @@ subtest 'the source is read' => sub {
     cmp_ok(scalar @{$source{params}{ratelimit_elastic}}, '>=', 3,
            'of signals');
     cmp_ok(scalar @{$source{fails}}, '==', 3, 'failures');
+    cmp_ok(scalar @{$source{resources}}, '>=', 5, 'resources');
+    cmp_ok(scalar @{$source{arguments}}, '>=', 3, 'their arguments');
+    cmp_ok(scalar @{$source{fields}}, '>=', 30, 'fields of JSON');
+    cmp_ok(scalar @{$source{metrics}}, '>=', 20, 'metrics');
 };
 
 subtest 'examples' => sub {
@@ -78,7 +85,12 @@ subtest 'directives' => sub {
     clean('docs/directives.md', check_sections($sections));
     clean("$_, Default", check_default($sections->{$_}{default}))
         for sort keys %$sections;
-    clean('README.md', check_table($text{'README.md'}));
+    clean('docs/directives.md, table',
+          check_table($text{'docs/directives.md'}));
+};
+
+subtest 'the API' => sub {
+    clean('docs/api.md', check_api($text{'docs/api.md'}));
 };
 
 subtest 'words' => sub {
@@ -94,7 +106,8 @@ subtest 'variables and statuses' => sub {
 
 subtest 'algorithms' => sub {
     clean('docs/algorithms.md', check_algorithms($text{'docs/algorithms.md'}));
-    clean('docs/redis.md', check_letters($text{'docs/redis.md'}));
+    clean('docs/redis-counters.md',
+          check_letters($text{'docs/redis-counters.md'}));
 };
 
 subtest 'bytes per key' => sub {
@@ -119,7 +132,9 @@ subtest 'breaker' => sub {
 };
 
 subtest 'reasons' => sub {
-    clean('docs/redis.md', check_reasons($text{'docs/redis.md'}));
+    clean('docs/redis.md and docs/redis-servers.md',
+          check_reasons($text{'docs/redis.md'}
+                        . $text{'docs/redis-servers.md'}));
 };
 
 subtest 'links' => sub {
@@ -183,7 +198,8 @@ sub self_test {
          [qw(ratelimit_headers syntax ietf), 'word'],
          [qw(ratelimit_log_level syntax notice), 'level'],
          [qw(ratelimit context server), 'context'],
-         [qw(ratelimit body `cost`), 'description'])
+         [qw(ratelimit body `cost`), 'description'],
+         [qw(ratelimit since 0), 'version'])
     {
         my ($name, $part, $word, $what) = @$_;
         my %section = %{$sections->{$name}};
@@ -191,6 +207,14 @@ sub self_test {
         $section{$part} =~ s/\Q$word\E//g;
         $fails->("$what without documentation",
                  [check_sections({%$sections, $name => \%section})]);
+    }
+
+    for my $version ('(0.1.0)', '') {
+        my %section = %{$sections->{ratelimit}};
+
+        $section{body} =~ s/(`soft`\S+) \(0\.1\.0\)/$1 $version/;
+        is(scalar(check_sections({%$sections, ratelimit => \%section})),
+           $version ? 0 : 1, "version of a parameter: '$version'");
     }
 
     for (['ratelimit', 'weight=number'], ['ratelimit', 'before_auth'],
@@ -209,23 +233,43 @@ sub self_test {
     $fails->('default', [check_default('ratelimit_status 42;')]);
     $fine->('no default', [check_default("\x{2014}")]);
 
-    my $readme = $text{'README.md'};
+    my $directives = $text{'docs/directives.md'};
 
-    $fails->('missing in the table',
-             [check_table($readme =~ s/^\| \[ratelimit_body.*\n//mr)]);
-    $fails->('unknown in the table',
-             [check_table($readme =~ s/\[ratelimit_body\]/[ratelimit_no]/r)]);
-    $fails->('wrong default in the table',
-             [check_table($readme =~ s/\| `429` \|/| `503` |/r)]);
+    for (['missing', qr/^\| \[ratelimit_body.*\n/m, ''],
+         ['unknown', qr/\| \[ratelimit_body\]/, '| [ratelimit_no]'],
+         ['wrong default', qr/\| `429` \|/, '| `503` |'],
+         ['wrong version', qr/^(\| \[ratelimit_body.*)0\.1\.0/m, '| 0.2.0'])
+    {
+        my ($name, $is, $would) = @$_;
+
+        $fails->("$name in the table",
+                 [check_table($directives =~ s/$is/$would/r)]);
+    }
+
+    my $api = $text{'docs/api.md'};
+
+    for (['resource', qr/`GET \/redis`/, '`GET /valkey`'],
+         ['method', qr/`DELETE \/zones\/ZONE`/, '`POST /zones/ZONE`'],
+         ['argument', qr/`\?rate=/, '`?plan='],
+         ['field', qr/`bytes_used`, /, ''],
+         ['metric', qr/^\| `nginx_ratelimit_redis_denied_total`.*\n/m, ''],
+         ['unknown metric', qr/`nginx_ratelimit_redis_up`/,
+          '`nginx_ratelimit_redis_down`'])
+    {
+        my ($name, $is, $would) = @$_;
+
+        like($api, $is, "there is a $name");
+        $fails->("$name of the API", [check_api($api =~ s/$is/$would/r)]);
+    }
 
     $fails->('unknown word', [check_words('see `ratelimit_no`')]);
     $fine->('known words', [check_words('`ratelimit_zone` $ratelimit_zone')]);
     $fails->('unknown variable', [check_words('$ratelimit_no')]);
 
-    my $directives = $text{'docs/directives.md'};
-
     $fails->('variable without documentation',
              [check_variables($directives =~ s/^- `\$ratelimit_reset`//mr)]);
+    $fails->('variable without version', [check_variables(
+             $directives =~ s/(`\$ratelimit_reset`) \(0\.1\.0\)/$1/r)]);
     $fails->('status without documentation',
              [check_variables($directives =~ s/`SOFT`/x/gr)]);
     $fails->('unknown status',
@@ -234,7 +278,7 @@ sub self_test {
     $fails->('algorithm without documentation', [check_algorithms(
              $text{'docs/algorithms.md'} =~ s/^## sliding_log$//mr)]);
     $fails->('letter', [check_letters(
-             $text{'docs/redis.md'} =~ s/`t` for a/`u` for a/r)]);
+             $text{'docs/redis-counters.md'} =~ s/`t` for a/`u` for a/r)]);
 
     $fails->('bytes', [check_bytes(
              $text{'docs/algorithms.md'} =~ s/60\swith\s10/59 with 10/r)],
@@ -259,7 +303,7 @@ sub self_test {
     is_deeply([log_lines("```text\nratelimit: a,\n    b\nc\n```\n")],
               ['ratelimit: a, b'], 'a log line of two lines');
 
-    my $redis = $text{'docs/redis.md'};
+    my $redis = $text{'docs/redis.md'} . $text{'docs/redis-servers.md'};
 
     $fails->('failures', [check_breaker($redis =~ s/5 failures/6 failures/r)]);
     $fails->('pauses', [check_breaker($redis =~ s/100 milli/200 milli/r)]);
@@ -345,6 +389,8 @@ sub source {
 
     $found{fails} = strings($http, 'ngx_http_ratelimit_fails');
 
+    source_api(\%found);
+
     $found{algorithms} =
         [$core =~ /^const ratelimit_algorithm_t  \w+ = \{\s*"(\w+)"/mg];
     $found{letters} =
@@ -369,6 +415,45 @@ sub source {
                        =~ /^#define RATELIMIT_BREAKER_(\w+) +(\d+)$/mg};
 
     return %found;
+}
+
+
+# names in paths, arguments and JSON of the API, and its metrics
+
+sub source_api {
+    my ($found) = @_;
+
+    my $path = slurp('src/api/ngx_http_ratelimit_api_path.c');
+    my $code = join '', map { slurp($_) } sort(glob('src/api/*.c'));
+
+    $found->{resources} = unique($path =~ /_api_is\(&part, "(\w+)"\)/g);
+    $found->{arguments} = unique($code =~ /_key_arg\([^"()]+, "(\w+)",/g);
+
+    my (@fields, @metrics);
+
+    while ($code =~ /\{ (NULL|"\w+"), "(\w+)",\s+\w+_(GAUGE|COUNTER)\w*,/g) {
+        my ($field, $name, $kind) = ($1, $2, $3);
+
+        push @fields, $field =~ /"(\w+)"/;
+        push @metrics, $kind eq 'COUNTER' ? "${name}_total" : $name;
+    }
+
+    while ($code =~ /_metrics_family\(metrics,([^;]*);/g) {
+        my ($name, $type) = $1 =~ /"(\w+)",\s+(?:[^",]+)?"(\w+)"/ or next;
+
+        push @metrics, $type eq 'counter' ? "${name}_total" : $name;
+    }
+
+    $found->{metrics} = unique(map { "nginx_ratelimit_$_" } @metrics);
+    $found->{fields} = unique(@fields,
+                              $code =~ /_json_name\(\w+, "(\w+)"\)/g);
+}
+
+
+sub unique {
+    my %seen;
+
+    return [grep { !$seen{$_}++ } @_];
 }
 
 
@@ -457,12 +542,12 @@ sub sections {
     my %found;
 
     while ($text =~ /^[#]{2} [ ] (\w+) \n+ ```text\n
-                     Syntax:  (.*?) ^Default: (.*?) ^Context: (.*?) ^```$
-                     (.*?) (?=^[#]{2} [ ] | \z)/msxg)
+                     Syntax:  (.*?) ^Default: (.*?) ^Context: (.*?)
+                     ^Since: (.*?) ^```$ (.*?) (?=^[#]{2} [ ] | \z)/msxg)
     {
-        my ($name, @parts) = ($1, $2, $3, $4, $5);
+        my ($name, @parts) = ($1, $2, $3, $4, $5, $6);
 
-        @{$found{$name}}{qw(syntax default context body)} =
+        @{$found{$name}}{qw(syntax default context since body)} =
             map { trim($_) } @parts;
     }
 
@@ -626,6 +711,8 @@ sub check_sections {
             if $section->{context} ne $contexts;
         push @findings, "$name: the syntax is of another directive"
             if $section->{syntax} !~ /^\Q$name\E[ ;]/;
+        push @findings, "$name: no version that CHANGES has"
+            if $section->{since} !~ /^(?:$versions)$/;
 
         push @findings, map { "$name: $_" } check_params($name, $section);
     }
@@ -679,6 +766,9 @@ sub check_params {
         push @findings, "$word is not in the syntax" if !$seen{$word};
         push @findings, "$word is not described"
             if $section->{body} !~ /`\Q$bare\E`/ && $word !~ $plain;
+        push @findings, "$word has no version that CHANGES has"
+            if $word =~ /=$/ && $section->{body}
+               !~ /- (?:`\w+`=[^ ]+, )?`\Q$bare\E`=[^()]* \((?:$versions)\): /;
     }
 
     return @findings;
@@ -695,16 +785,18 @@ sub check_default {
 }
 
 
-# README's table of directives has all of them, with links and defaults
+# the table of directives has all of them, with links, defaults and versions
 
 sub check_table {
     my ($text) = @_;
 
-    my ($table) = $text =~ /^## Directives\n(.*?)^## /ms;
+    my ($table) = $text =~ /((?:^\|.*\n)+)/m;
     my (@findings, %seen);
 
-    while ($table =~ /^\| \[(\w+)\]\((\S+)\) \| .+ \|(.*)\|$/mg) {
-        my ($name, $link, $default) = ($1, $2, trim($3));
+    while ($table =~ /^\|[ ]\[(\w+)\]\((\S+)\)[ ]\|[^|]+\|([^|]*)\|
+                      [ ](\S+)[ ]\|$/mgx)
+    {
+        my ($name, $link, $default, $since) = ($1, $2, trim($3), $4);
 
         $seen{$name} = 1;
 
@@ -714,7 +806,9 @@ sub check_table {
         }
 
         push @findings, "$name links to $link"
-            if $link ne "docs/directives.md#$name";
+            if $link ne "#$name";
+        push @findings, "$name: since $sections->{$name}{since}"
+            if $since ne $sections->{$name}{since};
 
         my $documented = $sections->{$name}{default};
 
@@ -749,17 +843,48 @@ sub check_words {
 }
 
 
+# all that a path, an argument, a field or a metric may be
+
+sub check_api {
+    my ($text) = @_;
+
+    my ($table) = $text =~ /^## Resources\n(.*?)^## /ms;
+    my @paths = map { s{^\S+ /}{}r } $table =~ /^\| `([^`]+)` \|/mg;
+    my %methods = map { $_ => 1 } $table =~ /^\| `([A-Z]+) /mg;
+    my %told = map { $_ => 1 } map { split m{/} } @paths;
+    my %metrics = map { $_ => 1 } $text =~ /^\| `(nginx_ratelimit_\w+)` \|/mg;
+    my %known = map { $_ => 1 } @{$source{metrics}};
+
+    return ((map { "resource $_ is not documented" }
+             grep { !$told{$_} } @{$source{resources}}),
+            (map { "resource $_ does not exist" }
+             grep { my $name = $_; !grep { $_ eq $name } 'ZONE', 'KEY',
+                    @{$source{resources}} } sort keys %told),
+            ("@{[sort keys %methods]}" eq 'DELETE GET' ? ()
+             : 'there are the methods GET and DELETE'),
+            (map { "argument $_ is not documented" }
+             grep { $text !~ /^\| `\?$_=/m } @{$source{arguments}}),
+            (map { "field $_ is not documented" }
+             grep { $text !~ /[`"]$_["`]/ } @{$source{fields}}),
+            (map { "metric $_ is not documented" }
+             grep { !$metrics{$_} } sort keys %known),
+            (map { "metric $_ does not exist" }
+             grep { !$known{$_} } sort keys %metrics));
+}
+
+
 sub check_variables {
     my ($text) = @_;
 
     my ($section) = $text =~ /^## Embedded variables\n(.*)\z/ms;
-    my %documented = map { $_ => 1 } $section =~ /^- `\$(\w+)`/mg;
+    my %documented = map { $_ => 1 }
+                     $section =~ /^- `\$(\w+)` \((?:$versions)\): /mg;
     my (@findings, %seen);
 
-    push @findings, map { "\$$_ is not documented" }
+    push @findings, map { "\$$_ is not documented, with its version" }
                     grep { !$documented{$_} } sort keys %{$source{variables}};
 
-    my ($values) = $section =~ /^- `\$ratelimit_status`: (.*?)\n\n/ms;
+    my ($values) = $section =~ /^- `\$ratelimit_status` (.*?)\n\n/ms;
     my %statuses = map { $_ => 1 } ($values || '') =~ /`([A-Z_]+)`/g;
     my %known = map { $_ => 1 } @{$source{statuses}};
 

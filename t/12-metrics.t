@@ -144,12 +144,12 @@ subtest 'what is documented' => sub {
     my $answer = $clients->ask('GET /api/metrics');
     my %families = map { $_ => 1 } $answer->{body} =~ /^# TYPE (\w+)/mg;
 
-    open my $page, '<', 'docs/operations.md' or die $!;
+    open my $page, '<', 'docs/api.md' or die $!;
     my %rows = map { $_ => 1 } join('', <$page>)
                                =~ /^\| `(nginx_ratelimit_\w+)`/mg;
 
     is_deeply([sort keys %rows], [sort keys %families],
-              'the metrics of docs/operations.md are those that there are');
+              'the metrics of docs/api.md are those that there are');
 };
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/perl
 
-# What docs/redis.md says is so: its commands are run against a real Redis and
-# a real nginx and print what the page shows; its rule of access control has
-# what is needed and nothing else; its tables of failures and of bytes per key
-# are what is measured.  If this fails, the page misleads operators.
+# What docs/redis.md and the pages beside it say is so: their commands are run
+# against a real Redis and a real nginx and print what a page shows; the rule of
+# access control has what is needed and nothing else; the tables of failures and
+# of bytes per key are what is measured.  If this fails, a page misleads
+# operators.
 
 use strict;
 use warnings;
@@ -18,8 +19,9 @@ use Page;
 use RedisClock;
 use RedisServer;
 
-my $page = Page->new('docs/redis.md');
-my %section = map { $_->{title} => $_ } @{$page->{sections}};
+my @sections = map { @{Page->new("docs/$_.md")->{sections}} }
+                   qw(redis redis-servers redis-counters);
+my %section = map { $_->{title} => $_ } @sections;
 my $recipes = Page->new('docs/recipes.md');
 my ($service) = Page::blocks($recipes->{intro}, 'nginx');
 my ($words) = Page::blocks($recipes->{intro}, 'sh');
@@ -27,9 +29,9 @@ our $redis = RedisServer->start;
 
 my @missing = grep { !$section{$_} }
               ('Set-up', 'The server', 'When Redis does not answer',
-               'Names of counters', 'Sizing');
+               'TLS', 'Names of counters', 'Sizing');
 
-BAIL_OUT("the page has no section \"@missing\"") if @missing;
+BAIL_OUT("the pages have no section \"@missing\"") if @missing;
 
 subtest 'the checks can fail' => \&self_test;
 subtest 'commands' => \&commands;
@@ -122,7 +124,7 @@ sub shell {
 sub commands {
     my $n = 0;
 
-    for my $section (grep { @{$_->{console}} } @{$page->{sections}}) {
+    for my $section (grep { @{$_->{console}} } @sections) {
         my $conf = $section->{conf}[0] // $section{'Set-up'}{conf}[0];
         my $gateway = gateway($conf);
         my @words = grep { /^\w+\(\) \{$/m } @{$section->{sh}};
