@@ -122,9 +122,6 @@ ngx_http_ratelimit_redis_release(ngx_http_ratelimit_redis_command_t *command)
 
     command->query = NULL;
     command->on_reply = NULL;
-    command->message.expired = 0;
-    command->message.asking = 0;
-    command->sendings = 0;
 
     ngx_http_ratelimit_redis_postpone(command);
 }
@@ -140,10 +137,6 @@ ngx_http_ratelimit_redis_send_later(
         ngx_http_ratelimit_redis_timeout_remove(command);
         ngx_http_ratelimit_redis_success(command->server, command->permit);
     }
-
-    command->message.expired = 0;
-    command->message.asking = 0;
-    command->sendings = 0;
 
     ngx_http_ratelimit_redis_postpone(command);
 }
@@ -163,6 +156,9 @@ ngx_http_ratelimit_redis_postpone(ngx_http_ratelimit_redis_command_t *command)
         return;
     }
 
+    command->message.expired = 0;
+    command->message.asking = 0;
+    command->sendings = 0;
     command->sent = ngx_current_msec;
 
     ngx_queue_insert_tail(&server->postponed, &command->queue);

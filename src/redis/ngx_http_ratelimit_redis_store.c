@@ -53,8 +53,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
 static ngx_int_t
 ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q)
 {
-    return (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DECIDE)
-            == NGX_OK) ? NGX_AGAIN : NGX_ERROR;
+    return ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DECIDE);
 }
 
 
@@ -133,16 +132,14 @@ ngx_http_ratelimit_redis_refused(ngx_http_ratelimit_query_t *q)
         return NGX_DECLINED;
     }
 
-    return (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_REFUSED)
-            == NGX_OK) ? NGX_AGAIN : NGX_ERROR;
+    return ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_REFUSED);
 }
 
 
 ngx_int_t
 ngx_http_ratelimit_redis_peek(ngx_http_ratelimit_query_t *q)
 {
-    return (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_PEEK)
-            == NGX_OK) ? NGX_AGAIN : NGX_ERROR;
+    return ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_PEEK);
 }
 
 
@@ -155,10 +152,11 @@ ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q)
         return NGX_ERROR;
     }
 
-    return (ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_RESET)
-            == NGX_OK) ? NGX_AGAIN : NGX_ERROR;
+    return ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_RESET);
 }
 
+
+/* NGX_AGAIN if the query waits for the reply */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
@@ -194,12 +192,14 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
         return NGX_ERROR;
     }
 
-    if (!ratelimit_script_settles(op)) {
-        command->query = q;
-        q->pending = command;
+    if (ratelimit_script_settles(op)) {
+        return NGX_OK;
     }
 
-    return NGX_OK;
+    command->query = q;
+    q->pending = command;
+
+    return NGX_AGAIN;
 }
 
 
