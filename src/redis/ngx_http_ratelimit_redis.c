@@ -399,26 +399,20 @@ ngx_http_ratelimit_redis_format_endpoint(
     ngx_http_ratelimit_redis_endpoint_t *endpoint, ngx_pool_t *pool,
     ngx_str_t *text)
 {
-    u_char     *p;
-    ngx_str_t  *host;
+    u_char  *p;
 
-    host = &endpoint->host;
-
-    if (host->len == 0) {
+    if (endpoint->host.len == 0) {
         *text = endpoint->path;
         return NGX_OK;
     }
 
-    p = ngx_pnalloc(pool, host->len + sizeof("[]:65535") - 1);
+    p = ngx_pnalloc(pool, endpoint->host.len + sizeof("[]:65535") - 1);
     if (p == NULL) {
         return NGX_ERROR;
     }
 
     text->data = p;
-    text->len = ngx_sprintf(p, ngx_strlchr(host->data, host->data + host->len,
-                                           ':')
-                               ? "[%V]:%d" : "%V:%d",
-                            host, (int) endpoint->port) - p;
+    text->len = ngx_http_ratelimit_redis_write_endpoint(p, endpoint) - p;
 
     return NGX_OK;
 }

@@ -388,6 +388,10 @@ u_char *ngx_http_ratelimit_redis_write_label(u_char *p,
     ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_redis_endpoint_t *endpoint);
 
+/* HOST:PORT, as in a URL */
+u_char *ngx_http_ratelimit_redis_write_endpoint(u_char *p,
+    ngx_http_ratelimit_redis_endpoint_t *endpoint);
+
 /* makes all connections */
 void ngx_http_ratelimit_redis_server_open(
     ngx_http_ratelimit_redis_server_t *server);

@@ -140,17 +140,23 @@ ngx_http_ratelimit_redis_write_label(u_char *p,
     ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_redis_endpoint_t *endpoint)
 {
+    p = ngx_sprintf(p, "%V/", &redis->name);
+
+    return ngx_http_ratelimit_redis_write_endpoint(p, endpoint);
+}
+
+
+u_char *
+ngx_http_ratelimit_redis_write_endpoint(u_char *p,
+    ngx_http_ratelimit_redis_endpoint_t *endpoint)
+{
     ngx_str_t  *host;
 
     host = &endpoint->host;
 
-    if (ngx_strlchr(host->data, host->data + host->len, ':') != NULL) {
-        return ngx_sprintf(p, "%V/[%V]:%d", &redis->name, host,
-                           (int) endpoint->port);
-    }
-
-    return ngx_sprintf(p, "%V/%V:%d", &redis->name, host,
-                       (int) endpoint->port);
+    return ngx_sprintf(p, ngx_strlchr(host->data, host->data + host->len, ':')
+                          ? "[%V]:%d" : "%V:%d",
+                       host, (int) endpoint->port);
 }
 
 
