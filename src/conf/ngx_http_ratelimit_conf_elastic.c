@@ -99,9 +99,7 @@ ngx_http_ratelimit_elastic_zone(ngx_conf_t *cf,
     budget = budgets->elts;
 
     for (i = 0; i < budgets->nelts; i++) {
-        if (budget[i].name.len == name.len
-            && ngx_strncmp(budget[i].name.data, name.data, name.len) == 0)
-        {
+        if (ngx_http_ratelimit_is_same(&budget[i].name, &name)) {
             return "is duplicate";
         }
     }

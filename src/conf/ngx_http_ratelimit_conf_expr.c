@@ -131,8 +131,7 @@ ngx_http_ratelimit_expr_known(ngx_http_core_main_conf_t *cmcf,
     for (i = 0; i < cmcf->variables_keys->keys.nelts; i++) {
         known = key[i].value;
 
-        if (var->name.len == key[i].key.len
-            && ngx_strncmp(var->name.data, key[i].key.data, var->name.len) == 0
+        if (ngx_http_ratelimit_is_same(&var->name, &key[i].key)
             && known->get_handler != NULL)
         {
             return 1;

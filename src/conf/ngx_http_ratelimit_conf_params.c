@@ -141,9 +141,7 @@ ngx_http_ratelimit_parse_enum(ngx_conf_t *cf, ngx_conf_enum_t *known,
     ngx_conf_enum_t  *e;
 
     for (e = known; e->name.len; e++) {
-        if (e->name.len == text->len
-            && ngx_strncmp(e->name.data, text->data, text->len) == 0)
-        {
+        if (ngx_http_ratelimit_is_same(&e->name, text)) {
             *value = e->value;
             return NULL;
         }

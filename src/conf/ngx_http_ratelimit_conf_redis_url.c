@@ -21,8 +21,6 @@ static ngx_int_t ngx_http_ratelimit_redis_copy_url(ngx_pool_t *pool,
 static const char *ngx_http_ratelimit_redis_check_seed(
     ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_redis_login_t *login);
-static ngx_uint_t ngx_http_ratelimit_redis_same(ngx_str_t *one,
-    ngx_str_t *two);
 static ngx_int_t ngx_http_ratelimit_redis_copy(ngx_pool_t *pool,
     ratelimit_url_part_t *part, ngx_uint_t escaped, ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf,
@@ -180,24 +178,15 @@ ngx_http_ratelimit_redis_check_seed(ngx_http_ratelimit_redis_t *redis,
     }
 
     if (n && (login->db != redis->login.db
-              || !ngx_http_ratelimit_redis_same(&login->user,
-                                                &redis->login.user)
-              || !ngx_http_ratelimit_redis_same(&login->password,
-                                                &redis->login.password)))
+              || !ngx_http_ratelimit_is_same(&login->user, &redis->login.user)
+              || !ngx_http_ratelimit_is_same(&login->password,
+                                             &redis->login.password)))
     {
         return "must have the user, the password and the database of the "
                "first URL";
     }
 
     return NULL;
-}
-
-
-static ngx_uint_t
-ngx_http_ratelimit_redis_same(ngx_str_t *one, ngx_str_t *two)
-{
-    return one->len == two->len
-           && ngx_memcmp(one->data, two->data, one->len) == 0;
 }
 
 

@@ -587,9 +587,7 @@ ngx_http_ratelimit_resolve_key(ngx_str_t *text)
     };
 
     for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
-        if (keys[i].text.len == text->len
-            && ngx_strncmp(keys[i].text.data, text->data, text->len) == 0)
-        {
+        if (ngx_http_ratelimit_is_same(&keys[i].text, text)) {
             return keys[i].key;
         }
     }
@@ -630,10 +628,7 @@ ngx_http_ratelimit_check_duplicate(ngx_conf_t *cf,
     for (other = set->limits.elts; other < limit; other++) {
 
         if (other->domain != NULL || other->use.zone != limit->use.zone
-            || other->use.name.len != limit->use.name.len
-            || ngx_strncmp(other->use.name.data, limit->use.name.data,
-                           limit->use.name.len)
-               != 0)
+            || !ngx_http_ratelimit_is_same(&other->use.name, &limit->use.name))
         {
             continue;
         }

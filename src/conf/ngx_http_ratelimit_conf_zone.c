@@ -443,9 +443,7 @@ ngx_http_ratelimit_find_name(ngx_array_t *array, size_t offset,
     for (i = 0; i < array->nelts; i++) {
         other = (ngx_str_t *) (elts[i] + offset);
 
-        if (other->len == name->len
-            && ngx_strncmp(other->data, name->data, name->len) == 0)
-        {
+        if (ngx_http_ratelimit_is_same(other, name)) {
             return elts[i];
         }
     }

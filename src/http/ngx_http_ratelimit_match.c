@@ -271,9 +271,7 @@ ngx_http_ratelimit_match_compare(ngx_http_ratelimit_match_t *match,
         }
 
         if (other->rates.rules->period == match->rates.rules->period
-            && other->key.len == match->key.len
-            && ngx_memcmp(other->key.data, match->key.data, match->key.len)
-               == 0)
+            && ngx_http_ratelimit_is_same(&other->key, &match->key))
         {
             match->same = other;
             other->cost = ngx_min(other->cost + match->cost,

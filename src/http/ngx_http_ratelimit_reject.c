@@ -427,8 +427,7 @@ ngx_http_ratelimit_is_written(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
     {
         other = &ngx_http_ratelimit_item_rules(q, k)->quoted_name;
 
-        if (other->len == name->len
-            && ngx_strncmp(other->data, name->data, name->len) == 0
+        if (ngx_http_ratelimit_is_same(other, name)
             && ngx_http_ratelimit_is_violated(q, k))
         {
             return 1;

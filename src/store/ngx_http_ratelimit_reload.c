@@ -83,18 +83,11 @@ ngx_http_ratelimit_reload_find(ngx_conf_t *cf,
 
     for (i = 0; i < zones->nelts; i++) {
 
-        if (former[i]->name.len != zone->name.len
-            || ngx_strncmp(former[i]->name.data, zone->name.data,
-                           zone->name.len)
-               != 0)
-        {
+        if (!ngx_http_ratelimit_is_same(&former[i]->name, &zone->name)) {
             continue;
         }
 
-        if (former[i]->key_text.len == zone->key_text.len
-            && ngx_strncmp(former[i]->key_text.data, zone->key_text.data,
-                           zone->key_text.len)
-               == 0
+        if (ngx_http_ratelimit_is_same(&former[i]->key_text, &zone->key_text)
             && former[i]->shape.algorithm == zone->shape.algorithm
             && former[i]->shape.buckets == zone->shape.buckets
             && (former[i]->sync == 0) == (zone->sync == 0))

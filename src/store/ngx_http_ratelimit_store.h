@@ -311,6 +311,10 @@ ngx_uint_t ngx_http_ratelimit_store_may_log(ngx_http_ratelimit_zone_t *zone,
 /* lines that were not, since this was asked last */
 uint64_t ngx_http_ratelimit_store_not_logged(ngx_http_ratelimit_zone_t *zone);
 
+/* whether both have the same bytes */
+ngx_uint_t ngx_http_ratelimit_is_same(const ngx_str_t *one,
+    const ngx_str_t *two);
+
 /* calls the handler, which adds the timer */
 ngx_int_t ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,
     ngx_event_handler_pt handler, void *data);

@@ -533,3 +533,12 @@ ngx_http_ratelimit_zone_enough(ngx_http_ratelimit_zone_t *zone,
 
     return high;
 }
+
+
+ngx_uint_t
+ngx_http_ratelimit_is_same(const ngx_str_t *one, const ngx_str_t *two)
+{
+    return one->len == two->len
+           && (one->len == 0
+               || ngx_memcmp(one->data, two->data, one->len) == 0);
+}
