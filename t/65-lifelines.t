@@ -53,7 +53,7 @@ is(status('/plan?k=c&r=1r/d'), 'PASSED', 'those with a plan count');
 is(status('/plan?k=c&r=1r/d'), 'REJECTED', 'and are refused, too');
 
 my $log = Gateway::slurp("$gateway->{dir}/logs/error.log");
-my $lines = () = $log =~ /ratelimit knows no more than 1024 processes/g;
+my $lines = () = $log =~ /ratelimit can be used by at most 1024 processes/g;
 
 is($lines, 1, 'the log says so, once');
 

@@ -234,7 +234,7 @@ subtest 'sentinels' => sub {
     for my $case (
         ['unix:/g',                 'a sentinel, and a node of a cluster, '
                                     . 'must have a host and a port'],
-        ['redis://127.0.0.1:1',     'the host and port of another URL'],
+        ['redis://127.0.0.1:1',     'has the host and port of another URL'],
         ['redis://127.0.0.1:2/1',   $same],
         ["redis://:$secret\@127.0.0.1:2", $same],
         ["redis://u:$secret\@127.0.0.1:2", $same],
@@ -271,7 +271,7 @@ subtest 'clusters' => sub {
         qq(invalid URL "unix:/a" in "$d" directive: $seed));
     bad("$seeds redis://127.0.0.1:1/0 cluster;", 'twice',
         qq(invalid URL "redis://127.0.0.1:1/0" in "$d" directive: )
-        . 'the host and port of another URL');
+        . 'has the host and port of another URL');
     bad("$seeds redis://:$secret\@127.0.0.1:2 cluster;", 'another password',
         qq(invalid URL "redis://***\@127.0.0.1:2" in "$d" directive: )
         . 'must have the user, the password and the database of the first URL');

@@ -173,7 +173,7 @@ ngx_http_ratelimit_redis_check_seed(ngx_http_ratelimit_redis_t *redis,
                                endpoints[n].host.len)
                == 0)
         {
-            return "the host and port of another URL";
+            return "has the host and port of another URL";
         }
     }
 

@@ -543,7 +543,7 @@ ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
     }
 
     ngx_log_error(NGX_LOG_ALERT, cycle->log, 0,
-                  "ratelimit knows no more than %d processes",
+                  "ratelimit can be used by at most %d processes",
                   RATELIMIT_LIFELINES);
 
     return ngx_http_ratelimit_timer_start(cycle,
@@ -606,5 +606,5 @@ ngx_http_ratelimit_shm_join_later(ngx_event_t *ev)
     }
 
     ngx_log_error(NGX_LOG_NOTICE, ev->log, 0,
-                  "ratelimit has a number for this process now");
+                  "ratelimit can be used by this process now");
 }
