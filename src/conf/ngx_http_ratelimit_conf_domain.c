@@ -470,8 +470,8 @@ ngx_http_ratelimit_domain_most(ratelimit_descriptor_t *d)
 
 
 /*
- * nginx ends a connection after so many calls as the server says, by HTTP/2
- * without TLS the default server of the address.
+ * nginx ends a connection after "keepalive_requests" calls: those of the server
+ * or, by HTTP/2 without TLS, of the default server of the address
  */
 
 static void

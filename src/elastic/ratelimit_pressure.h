@@ -1,7 +1,7 @@
 
 /*
- * How much of the processors is in use, as the files of the kernel tell it,
- * and whether that is pressure.  Usage and marks are in thousandths.
+ * How much of the processors is in use, as the files of the kernel say, and
+ * whether that is pressure.  Usage and marks are in thousandths.
  */
 
 

@@ -1,7 +1,5 @@
 
-/*
- * The files of the kernel that tell how much of the processors was used.
- */
+/* The files of the kernel that say how much of the processors was used. */
 
 
 #include <string.h>

@@ -233,7 +233,7 @@ ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
     rc = ngx_http_ratelimit_decide(ctx, q, stage,
                                    NGX_HTTP_RATELIMIT_ANY_LIMITS);
 
-    /* with another code the request may be gone */
+    /* with another code the request may have been freed */
 
     if (known != NULL && (rc == NGX_DECLINED || rc == NGX_AGAIN)) {
         ngx_http_ratelimit_forget_values(ctx->request, known);

@@ -85,7 +85,7 @@ ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
 }
 
 
-/* nodes that were found are not those of another name, or of other seeds */
+/* another name or other seeds mean other nodes, and so other memory */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_shared_name(ngx_conf_t *cf,
@@ -218,7 +218,7 @@ ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle)
 }
 
 
-/* a Redis is the data of memory with our init handler */
+/* memory with our init handler belongs to a Redis, which is its data */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_each(ngx_cycle_t *cycle,

@@ -51,8 +51,9 @@
     (RATELIMIT_SCRIPT_ECHO + RATELIMIT_MAX_ITEMS * RATELIMIT_SCRIPT_VERDICT)
 
 /*
- * Milliseconds for which a worker waits for late replies of a server, and for
- * one that is marked down to take refunds; when it exits; and between attempts.
+ * Milliseconds for which a worker waits for late replies, and keeps refunds for
+ * a server that is marked down; the same for a worker that exits; and between
+ * two attempts to send such refunds.
  */
 #define NGX_HTTP_RATELIMIT_REDIS_LISTEN  60000
 #define NGX_HTTP_RATELIMIT_REDIS_EXIT    3000
@@ -370,7 +371,7 @@ struct ngx_http_ratelimit_redis_server_s {
 };
 
 
-/* without an endpoint, messages wait there for another server */
+/* without an endpoint: the lobby, where messages wait for another server */
 ngx_http_ratelimit_redis_server_t *ngx_http_ratelimit_redis_server_create(
     ngx_conf_t *cf, ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_redis_endpoint_t *endpoint);
@@ -399,8 +400,8 @@ void ngx_http_ratelimit_redis_server_close(
     ngx_http_ratelimit_redis_server_t *server);
 
 /*
- * Except connections that are being made: that may take longer than a reply.
- * The next ones are to another address, if there is one.
+ * Retires all connections except those that are being made: that may take
+ * longer than a reply.  The next ones are to another address, if there is one.
  */
 void ngx_http_ratelimit_redis_server_retire(
     ngx_http_ratelimit_redis_server_t *server);
@@ -410,8 +411,9 @@ void ngx_http_ratelimit_redis_server_next_address(
     ngx_http_ratelimit_redis_server_t *server);
 
 /*
- * On any connection; NGX_ERROR if there is none and none can be made.  What
- * waits for one is handed back by wake, as if the server had not read it.
+ * Sends on any connection; NGX_ERROR if there is none and none can be made.  A
+ * message that waits for one is handed back by wake, as if the server had not
+ * read it.
  */
 ngx_int_t ngx_http_ratelimit_redis_server_send(
     ngx_http_ratelimit_redis_server_t *server,
@@ -423,7 +425,7 @@ void ngx_http_ratelimit_redis_server_wait(
 void ngx_http_ratelimit_redis_server_wake(
     ngx_http_ratelimit_redis_server_t *server);
 
-/* where it is, or whether it still is what it was, is to be asked */
+/* the server may have moved, or may be no primary any more: that is asked */
 void ngx_http_ratelimit_redis_server_trouble(
     ngx_http_ratelimit_redis_server_t *server);
 
@@ -450,8 +452,8 @@ void ngx_http_ratelimit_redis_resolve(
 /* ngx_http_ratelimit_redis_timeout.c */
 
 /*
- * What a command has led to, before its query is told: rc is as that of
- * parse_reply, the text that of the reply, or NULL.  The query may be NULL.
+ * The result of a command, before the query's handler is called: rc is as that
+ * of parse_reply, the text that of the reply, or NULL. The query may be NULL.
  */
 typedef void (*ngx_http_ratelimit_redis_report_pt)(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc,
@@ -635,15 +637,16 @@ ngx_int_t ngx_http_ratelimit_redis_undo(
 /* ngx_http_ratelimit_redis_send.c */
 
 /*
- * The message's handler is called once, never from inside; what has no query
- * may wait until the server is up.  Frees the command if that fails.
+ * Calls the message's handler once, later; a command without a query may wait
+ * until the server is up.  Frees the command if sending fails.
  */
 ngx_int_t ngx_http_ratelimit_redis_send(
     ngx_http_ratelimit_redis_command_t *command);
 
 /*
- * Once more, before the same deadline, to the server that is responsible now,
- * or to this one, if it is up.  NGX_ABORT: it was sent too often.
+ * Sends the command once more, before the same deadline, to the server that is
+ * responsible now, or to this one, if it is up.  NGX_ABORT: it was sent too
+ * often.
  */
 ngx_int_t ngx_http_ratelimit_redis_resend(
     ngx_http_ratelimit_redis_command_t *command);
@@ -653,8 +656,9 @@ void ngx_http_ratelimit_redis_release(
     ngx_http_ratelimit_redis_command_t *command);
 
 /*
- * A refund, which the command has become, to where the reply came from,
- * whatever is known of the server otherwise; it has a timeout of its own.
+ * Sends the refund that the command has become on the connection that the reply
+ * came from, even if the server is marked down; the refund has a timeout of its
+ * own.
  */
 void ngx_http_ratelimit_redis_send_undo(
     ngx_http_ratelimit_redis_command_t *command);
@@ -682,7 +686,7 @@ void ngx_http_ratelimit_redis_mirror_debit(ngx_http_ratelimit_query_t *q);
 
 /* ngx_http_ratelimit_redis_resets.c */
 
-/* what is remembered of keys is tagged with it, and not believed in another */
+/* the deny cache believes a denial only while this is the same */
 uint32_t ngx_http_ratelimit_redis_resets_count(
     ngx_http_ratelimit_redis_t *redis);
 
@@ -690,7 +694,10 @@ uint32_t ngx_http_ratelimit_redis_resets_count(
 ngx_uint_t ngx_http_ratelimit_redis_resets_known(
     ngx_http_ratelimit_redis_t *redis);
 
-/* counters of the query were deleted: tells others, then the query's handler */
+/*
+ * counters of the query were deleted: other gateways learn of it, then the
+ * query's handler is called
+ */
 ngx_int_t ngx_http_ratelimit_redis_resets_announce(
     ngx_http_ratelimit_query_t *q);
 
@@ -704,7 +711,10 @@ ngx_int_t ngx_http_ratelimit_redis_deny_cache_declare(ngx_conf_t *cf,
 ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find(
     ngx_http_ratelimit_query_t *q);
 
-/* whether to ask Redis about a query that is refused elsewhere; says so once */
+/*
+ * whether to ask Redis about a query that is refused elsewhere; it is, once a
+ * second for a key
+ */
 ngx_uint_t ngx_http_ratelimit_redis_deny_cache_ask_due(
     ngx_http_ratelimit_query_t *q);
 

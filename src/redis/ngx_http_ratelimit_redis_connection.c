@@ -13,7 +13,7 @@
 /* messages that are worth a system call */
 #define NGX_HTTP_RATELIMIT_REDIS_BATCH  16
 
-/* seconds; the kernel asks an idle peer, and gives up one that is silent */
+/* seconds; the kernel probes an idle peer, and drops one that is silent */
 #define NGX_HTTP_RATELIMIT_REDIS_KEEPIDLE   30
 #define NGX_HTTP_RATELIMIT_REDIS_KEEPINTVL  5
 #define NGX_HTTP_RATELIMIT_REDIS_KEEPCNT    3
@@ -394,7 +394,7 @@ ngx_http_ratelimit_redis_on_connect(const redisAsyncContext *context,
 }
 
 
-/* what follows on a connection, if that is not over */
+/* the next step of a new connection: the TLS handshake, then the greeting */
 
 static void
 ngx_http_ratelimit_redis_establish(ngx_http_ratelimit_redis_connection_t *conn)
@@ -578,9 +578,9 @@ ngx_http_ratelimit_redis_del_events(ngx_connection_t *c)
 
 
 /*
- * What is said before the messages: AUTH, SELECT and ROLE, and once the
- * question for the version.  There is one timeout for this and for connecting;
- * the connection may be freed.
+ * What is sent before the messages: AUTH, SELECT and ROLE, and once INFO, for
+ * the version.  There is one timeout for this and for connecting; the
+ * connection may be freed.
  */
 
 static void
@@ -722,7 +722,7 @@ ngx_http_ratelimit_redis_on_greeting(redisAsyncContext *context, void *reply,
 }
 
 
-/* sends what was kept, if it is over */
+/* sends the messages that wait, if the greeting is over */
 
 static void
 ngx_http_ratelimit_redis_check_greeting(
@@ -743,7 +743,7 @@ ngx_http_ratelimit_redis_check_greeting(
 }
 
 
-/* once, by one worker of all; without a permission nothing is said */
+/* one worker of all asks, once; if the user may not ask, that is no error */
 
 static void
 ngx_http_ratelimit_redis_ask_version(
@@ -791,7 +791,7 @@ ngx_http_ratelimit_redis_on_version(redisAsyncContext *context, void *reply,
         /* void */
     }
 
-    /* of one digit each: 6.2 has options that the scripts need */
+    /* both numbers have one digit; 6.2 has options that the scripts need */
 
     if (len < 3 || p[1] != '.' || p[0] > '6' || (p[0] == '6' && p[2] >= '2')) {
         return;

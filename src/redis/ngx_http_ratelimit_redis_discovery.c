@@ -290,7 +290,7 @@ ngx_http_ratelimit_redis_is_due(
         watch = NGX_HTTP_RATELIMIT_REDIS_ASK_DOWN;
     }
 
-    /* a worker whose clock is a bit behind */
+    /* the clock of this worker may be a bit behind */
 
     if ((ngx_msec_int_t) age < 0) {
         age = 0;

@@ -157,7 +157,7 @@ ngx_http_ratelimit_redis_flush(ngx_http_ratelimit_redis_connection_t *conn)
 }
 
 
-/* what is said to it is said again to the message, if it is bad */
+/* an error reply to ASKING is ignored: the message gets an error, too */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_send_asking(
@@ -178,7 +178,7 @@ ngx_http_ratelimit_redis_send_asking(
 }
 
 
-/* except expired ones */
+/* sends the messages that wait, except expired ones */
 
 void
 ngx_http_ratelimit_redis_send_waiting(
@@ -511,7 +511,7 @@ ngx_http_ratelimit_redis_connection_expire(
 
     if (conn->suspect) {
 
-        /* so may be those of other workers: one of them finds it out for all */
+        /* connections of other workers may be dead, too: this retires them */
 
         (void) ngx_atomic_cmp_set(&conn->owner->shared->generation,
                                   conn->generation, conn->generation + 1);
@@ -524,7 +524,7 @@ ngx_http_ratelimit_redis_connection_expire(
 }
 
 
-/* it still gets the replies that it waits for */
+/* the connection still gets the replies that it waits for */
 
 void
 ngx_http_ratelimit_redis_connection_exit(
@@ -656,7 +656,7 @@ ngx_http_ratelimit_redis_read_array(const redisReadTask *task,
 }
 
 
-/* what it is a reply to is asked: the greeting, or the oldest message */
+/* an element belongs to the greeting, or to the oldest message */
 
 static void *
 ngx_http_ratelimit_redis_read_element(const redisReadTask *task,
@@ -698,7 +698,7 @@ ngx_http_ratelimit_redis_read_element(const redisReadTask *task,
 }
 
 
-/* it is the first element */
+/* the role is the first element */
 
 static void
 ngx_http_ratelimit_redis_read_role(ngx_http_ratelimit_redis_connection_t *conn,

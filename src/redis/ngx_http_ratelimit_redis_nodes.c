@@ -1,7 +1,7 @@
 
 /*
  * Nodes: servers that are found while nginx runs, as a sentinel or a cluster
- * tells of them, and which of them has the keys of a hash slot.
+ * names them, and which of them has the keys of a hash slot.
  *
  * This is in shared memory, the breaker and the figures of each node too, so
  * that one worker finds it out for all.  A worker has a server for each node
@@ -321,7 +321,7 @@ ngx_http_ratelimit_redis_new_server(ngx_http_ratelimit_redis_nodes_t *nodes,
 }
 
 
-/* of a host name the address may be told later */
+/* the address of a host name may become known later */
 
 static void
 ngx_http_ratelimit_redis_locate(ngx_http_ratelimit_redis_server_t *server,
@@ -336,7 +336,7 @@ ngx_http_ratelimit_redis_locate(ngx_http_ratelimit_redis_server_t *server,
 }
 
 
-/* an answer of the last second holds */
+/* an answer of the last second is recent enough */
 
 static void
 ngx_http_ratelimit_redis_confirm(ngx_http_ratelimit_redis_nodes_t *nodes,
@@ -372,7 +372,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
             return 0;
         }
 
-        /* whatever is killed here leaves a free node */
+        /* a worker that is killed here leaves a free node */
 
         node->id = 0;
         ngx_memory_barrier();
@@ -694,7 +694,7 @@ ngx_http_ratelimit_redis_nodes_sweep(ngx_http_ratelimit_redis_nodes_t *nodes)
 }
 
 
-/* replies that are on their way are awaited */
+/* the server stays until the replies that are on their way have arrived */
 
 static void
 ngx_http_ratelimit_redis_remove_server(ngx_http_ratelimit_redis_nodes_t *nodes,
@@ -741,7 +741,7 @@ ngx_http_ratelimit_redis_free_gone(ngx_http_ratelimit_redis_nodes_t *nodes)
 }
 
 
-/* nothing refers to it any more */
+/* whether nothing refers to the server any more */
 
 static ngx_uint_t
 ngx_http_ratelimit_redis_is_quiet(ngx_http_ratelimit_redis_server_t *server)

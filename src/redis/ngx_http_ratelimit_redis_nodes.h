@@ -117,7 +117,7 @@ ngx_http_ratelimit_redis_server_t *ngx_http_ratelimit_redis_nodes_pick(
 ngx_uint_t ngx_http_ratelimit_redis_nodes_down(
     ngx_http_ratelimit_redis_nodes_t *nodes);
 
-/* the message waits a bit at the server, which has replied to it */
+/* the message, which was not executed, waits at the server for a moment */
 void ngx_http_ratelimit_redis_nodes_pause(
     ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_http_ratelimit_redis_server_t *server,

@@ -16,7 +16,7 @@ static ngx_int_t ngx_http_ratelimit_redis_parse_verdicts(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
 
 
-/* the echo of a script is taken off its reply */
+/* cuts the echo of a script off its reply */
 
 ngx_uint_t
 ngx_http_ratelimit_redis_is_reply(ngx_http_ratelimit_redis_command_t *command,

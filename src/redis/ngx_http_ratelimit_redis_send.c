@@ -8,7 +8,7 @@
 #include "redis/ngx_http_ratelimit_redis_nodes.h"
 
 
-/* of a command that was not executed; what fails once more has failed */
+/* how often a command that was not executed is sent again, at most */
 #define NGX_HTTP_RATELIMIT_REDIS_SENDINGS  5
 
 
@@ -64,7 +64,7 @@ ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command)
 }
 
 
-/* before a command: what that needs may be less than to write */
+/* a probe writes; the command that follows it may need to read alone */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_probe(ngx_http_ratelimit_redis_command_t *command)
@@ -328,9 +328,9 @@ ngx_http_ratelimit_redis_resend_to(ngx_http_ratelimit_redis_command_t *command,
 
 
 /*
- * A cluster tells that a command was not executed, and what to do: to ask
- * another node (MOVED, ASK), or the same one a bit later (TRYAGAIN).  A command
- * that settles a decision is not lost by the time that this takes.
+ * A node of a cluster says that it has not executed a command, and what to do:
+ * to ask another node (MOVED, ASK), or the same one a bit later (TRYAGAIN).  A
+ * command that settles a decision is not lost by the time that this takes.
  */
 
 ngx_int_t
@@ -409,7 +409,7 @@ ngx_http_ratelimit_redis_follow(ngx_http_ratelimit_redis_command_t *command,
 
     if (server != NULL && server->naddrs == 0 && !command->message.expired) {
 
-        /* the map, or a resolver, will tell where it is */
+        /* the map, or a resolver, will have its address */
 
         ngx_http_ratelimit_redis_resolve(server);
         ngx_http_ratelimit_redis_discover(redis->discovery);
@@ -440,7 +440,10 @@ ngx_http_ratelimit_redis_follow(ngx_http_ratelimit_redis_command_t *command,
 }
 
 
-/* before its deadline, however often */
+/*
+ * the command is sent again after a pause, any number of times before its
+ * deadline
+ */
 
 static void
 ngx_http_ratelimit_redis_ask_later(ngx_http_ratelimit_redis_command_t *command)

@@ -1,10 +1,10 @@
 
 /*
  * A server: its addresses, the connections of a worker, and the reason why it
- * can't be used.  Addresses are found when the configuration is read, told by a
- * sentinel or a cluster, or looked up again by nginx's resolver.
+ * can't be used.  Addresses are found when the configuration is read, named by
+ * a sentinel or a cluster, or looked up again by nginx's resolver.
  *
- * One that was told by a sentinel connects only after the sentinel has been
+ * A server that a sentinel has named connects only after the sentinel has been
  * asked again; until then messages wait.
  */
 

@@ -300,7 +300,7 @@ ngx_http_ratelimit_redis_take_reply(
 }
 
 
-/* of which commands the next replies on this connection are is not known */
+/* it is not known which commands the next replies on this connection are for */
 
 static void
 ngx_http_ratelimit_redis_out_of_step(

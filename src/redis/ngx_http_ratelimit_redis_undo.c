@@ -1,6 +1,6 @@
 
 /*
- * What Redis has charged, or will charge, for a request that is gone or was
+ * What Redis has charged, or will charge, for a request that has ended or was
  * decided without it: once the reply is there, the command becomes a refund.
  */
 

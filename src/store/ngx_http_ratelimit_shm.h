@@ -88,7 +88,7 @@ ngx_uint_t ngx_http_ratelimit_reload_is_over(void);
 /* a new generation of workers is about to start */
 void ngx_http_ratelimit_reload_activate(void);
 
-/* seals older tables when the last worker is gone that knows them alone */
+/* seals older tables when the last worker that knows only these has exited */
 ngx_int_t ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle,
     ngx_array_t *zones);
 
