@@ -237,11 +237,14 @@ my @keys = (
     ['<img src=x onerror=harmed=1>'],
     [q{"><svg onload='harmed=1'>}],
     ['${harmed=1}{{harmed=1}}'],
-    ["tab\there", 'tab\\there'],
+    ["tab\there", 'tab%09here'],
     ['slash/../in//it?x=1&y#z'],
-    ['100% + 2%41'],
+    ['100% + 2%'],
+    ['100% + 2%41', '100%25%20%2B%202%2541'],
+    ['%E9', '%25E9'],
+    ["\xe9", '%E9'],
     ["no \xff\xfe\x80 text", 'no%20%FF%FE%80%20text'],
-    ["turned \xe2\x80\xae around", 'turned \\u202e around'],
+    ["turned \xe2\x80\xae around", 'turned %E2%80%AE around'],
     ["\xc3\xa4 text \xe2\x82\xac"],
     ['long' . 'x' x 130, 'long' . 'x' x 124 . "\xe2\x80\xa6"],
 );
@@ -377,6 +380,8 @@ subtest 'a search' => sub {
          'what would be another path');
     is($page->value('keyPath("user", "\0&")'), 'zones/user/keys?key=%00%26',
        'and what no path can have');
+    is($page->value('keyPath("user", keyText("5%\t%25E9 \u20ac"))'),
+       'zones/user/keys?key=5%25%09%25E9%20%E2%82%AC', 'what is shown is found');
 };
 
 

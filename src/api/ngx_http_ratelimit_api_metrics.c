@@ -232,7 +232,7 @@ ngx_http_ratelimit_metrics_labels(ngx_pool_t *pool, ngx_str_t *labels,
 }
 
 
-/* bytes that are not UTF-8 are percent-encoded, as in JSON */
+/* what is not plain is percent-encoded, as in JSON */
 
 static size_t
 ngx_http_ratelimit_metrics_escape(u_char *p, ngx_str_t *value)
@@ -240,7 +240,7 @@ ngx_http_ratelimit_metrics_escape(u_char *p, ngx_str_t *value)
     u_char      ch, *start;
     ngx_uint_t  i;
 
-    if (!ratelimit_is_utf8(value->data, value->len)) {
+    if (!ngx_http_ratelimit_text_is_plain(value)) {
         return (u_char *) ngx_escape_uri(p, value->data, value->len,
                                          NGX_ESCAPE_URI_COMPONENT) - p;
     }

@@ -135,6 +135,23 @@ ngx_http_ratelimit_text_seconds(ngx_http_ratelimit_text_t *text, uint64_t usec)
 }
 
 
+/* so that "%E9" is always a byte, and never four characters */
+
+ngx_uint_t
+ngx_http_ratelimit_text_is_plain(ngx_str_t *value)
+{
+    size_t  i;
+
+    for (i = 0; i + 2 < value->len; i++) {
+        if (value->data[i] == '%' && ngx_hextoi(&value->data[i + 1], 2) >= 0) {
+            return 0;
+        }
+    }
+
+    return ratelimit_is_utf8(value->data, value->len);
+}
+
+
 /* those that need it as %XX */
 
 static void
@@ -200,7 +217,7 @@ ngx_http_ratelimit_json_string(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_json_value(text);
     ngx_http_ratelimit_text_add(text, "\"", 1);
 
-    if (ratelimit_is_utf8(value->data, value->len)) {
+    if (ngx_http_ratelimit_text_is_plain(value)) {
         ngx_http_ratelimit_json_escape(text, value);
 
     } else {

@@ -46,8 +46,15 @@ void ngx_http_ratelimit_text_seconds(ngx_http_ratelimit_text_t *text,
 
 
 /*
- * JSON.  Commas are written where they are needed.  A string of bytes that are
- * not UTF-8 is percent-encoded.
+ * Whether the value is shown as it is.  Bytes that are not UTF-8 are
+ * percent-encoded, and text that looks as if it were.
+ */
+ngx_uint_t ngx_http_ratelimit_text_is_plain(ngx_str_t *value);
+
+
+/*
+ * JSON.  Commas are written where they are needed.  A string that is not plain
+ * is percent-encoded.
  */
 void ngx_http_ratelimit_json_open(ngx_http_ratelimit_text_t *text,
     u_char bracket);

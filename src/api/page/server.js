@@ -47,7 +47,7 @@ function failureText(error) {
 
 
 function zonePath(zone) {
-    return `zones/${encodeURIComponent(zone)}`;
+    return `zones/${encode(zone)}`;
 }
 
 
@@ -55,22 +55,14 @@ function zonePath(zone) {
 // ".." in it for places, however they are encoded: they would name the zone.
 
 function keyPath(zone, key) {
-    return `${zonePath(zone)}/keys?key=${encodeKey(key)}`;
+    return `${zonePath(zone)}/keys?key=${encode(key)}`;
 }
 
 
-// A key whose bytes are not text is shown percent-encoded, and asked for as it
-// is shown.
+// The server shows what is not text percent-encoded, and text that looks like
+// it: a "%XX" is always a byte.
 
-function encodeKey(key) {
-    if (/^(?:[\w.~-]|%[0-9a-f]{2})+$/i.test(key)) {
-        try {
-            decodeURIComponent(key);
-
-        } catch {
-            return key;
-        }
-    }
-
-    return encodeURIComponent(key);
+function encode(shown) {
+    return shown.replace(/%[0-9a-f]{2}|[^]/giu, (part) =>
+        part.length === 3 ? part : encodeURIComponent(part));
 }

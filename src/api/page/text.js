@@ -98,12 +98,7 @@ function clockText(milliseconds) {
 
 
 function keyText(key) {
-    return key.replace(HIDDEN, (character) => {
-        const code = character.charCodeAt(0);
-
-        return { 9: '\\t', 10: '\\n', 13: '\\r' }[code]
-               ?? `\\u${code.toString(16).padStart(4, '0')}`;
-    });
+    return key.replace(HIDDEN, (character) => encodeURIComponent(character));
 }
 
 
