@@ -275,6 +275,8 @@ ngx_http_ratelimit_init(ngx_conf_t *cf)
 
     rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
 
+    ngx_http_ratelimit_service_init(rmcf);
+
     /* without limits no handler is needed */
 
     if (rmcf->sets.nelts == 0) {

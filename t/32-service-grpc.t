@@ -28,6 +28,7 @@ descriptors:
 END
 
 my $h2 = Gateway::free_port();
+my $small = Gateway::free_port();
 my $gateway = Gateway->start(workers => 2, http => <<"END");
 ratelimit_rules $files->{dir}/*.yaml zone=rules:1m algorithm=fixed_window;
 client_body_buffer_size 16k;
@@ -35,6 +36,14 @@ client_body_buffer_size 16k;
 server {
     listen 127.0.0.1:PORT;
     listen 127.0.0.1:$h2 http2;
+
+    location / { ratelimit_service; }
+}
+
+server {
+    listen 127.0.0.1:$small http2;
+    client_max_body_size 32k;
+    client_body_buffer_size 1k;
 
     location / { ratelimit_service; }
 }
@@ -60,7 +69,12 @@ done_testing();
 # what a client of gRPC gets for each message
 
 sub calls {
-    my (@messages) = @_;
+    return calls_at($h2, @_);
+}
+
+
+sub calls_at {
+    my ($port, @messages) = @_;
 
     local $ENV{NODE_PATH} = 'build/npm/node_modules';
 
@@ -71,7 +85,7 @@ sub calls {
     close $file;
 
     return map { decode_json($_) }
-           `node t/node/service.js 127.0.0.1:$h2 < $input`;
+           `node t/node/service.js 127.0.0.1:$port < $input`;
 }
 
 
@@ -208,6 +222,27 @@ sub bodies {
         is($answer->{response}{statuses}[0]{limit_remaining}, 3_999_999,
            "$size bytes");
     }
+
+    my @answers = calls_at($small, map { message('basic', 'many', $_) }
+                                       'y' x 30_000, 'y' x 40_000,
+                                       'y' x 3_000_000, 'z');
+
+    is($answers[0]{response}{statuses}[0]{limit_remaining}, 3_999_999,
+       'with a small buffer');
+
+    for (1, 2) {
+        is_deeply($answers[$_], { status => 'RESOURCE_EXHAUSTED', details =>
+                      'the message is longer than client_max_body_size' },
+                  'longer than nginx permits');
+    }
+
+    is($answers[3]{status}, 'OK', 'and the connection goes on');
+
+    my $said = nghttp(METHOD, frame('x' x 1_100_000));
+
+    like($said, qr/:status: 200\n/, 'with a length');
+    like($said, qr/grpc-status: 8\n/, 'RESOURCE_EXHAUSTED');
+    unlike($said, qr/html/, 'no page');
 }
 
 

@@ -269,8 +269,10 @@ extern ngx_str_t  ngx_http_ratelimit_grpc_status;
 
 ngx_uint_t ngx_http_ratelimit_is_grpc(ngx_http_request_t *r);
 
-/* a response that is nothing but a status of gRPC */
+/* a response that is nothing but a status of gRPC; or what is to be sent */
 ngx_int_t ngx_http_ratelimit_send_grpc(ngx_http_request_t *r,
+    ngx_str_t *status, ngx_str_t *message);
+ngx_int_t ngx_http_ratelimit_begin_grpc(ngx_http_request_t *r,
     ngx_str_t *status, ngx_str_t *message);
 
 ngx_int_t ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,

@@ -231,6 +231,24 @@ ngx_http_ratelimit_send_grpc(ngx_http_request_t *r, ngx_str_t *status,
 {
     ngx_int_t  rc;
 
+    if (ngx_http_ratelimit_begin_grpc(r, status, message) != NGX_OK) {
+        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    }
+
+    rc = ngx_http_send_header(r);
+
+    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
+        return rc;
+    }
+
+    return ngx_http_send_special(r, NGX_HTTP_LAST);
+}
+
+
+ngx_int_t
+ngx_http_ratelimit_begin_grpc(ngx_http_request_t *r, ngx_str_t *status,
+    ngx_str_t *message)
+{
     if (ngx_http_ratelimit_push_field(r, &ngx_http_ratelimit_grpc_status,
                                       status)
         != NGX_OK
@@ -238,7 +256,7 @@ ngx_http_ratelimit_send_grpc(ngx_http_request_t *r, ngx_str_t *status,
                                          message)
            != NGX_OK)
     {
-        return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        return NGX_ERROR;
     }
 
     r->headers_out.status = NGX_HTTP_OK;
@@ -251,13 +269,7 @@ ngx_http_ratelimit_send_grpc(ngx_http_request_t *r, ngx_str_t *status,
     ngx_http_ratelimit_begin_response(r, r->header_only ? -1 : 0,
                                       &ngx_http_ratelimit_grpc_type);
 
-    rc = ngx_http_send_header(r);
-
-    if (rc == NGX_ERROR || rc > NGX_OK || r->header_only) {
-        return rc;
-    }
-
-    return ngx_http_send_special(r, NGX_HTTP_LAST);
+    return NGX_OK;
 }
 
 

@@ -14,6 +14,8 @@
 #define NGX_HTTP_RATELIMIT_TOO_LONG     "the message is longer than 65536 bytes"
 
 
+static ngx_int_t ngx_http_ratelimit_service_header_filter(
+    ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_service_handler(ngx_http_request_t *r);
 static void ngx_http_ratelimit_service_set_deadline(ngx_http_request_t *r,
     ngx_http_ratelimit_call_t *call);
@@ -45,6 +47,10 @@ static ngx_str_t  ngx_http_ratelimit_health_method =
     ngx_string("/grpc.health.v1.Health/Check");
 
 
+static ngx_http_output_header_filter_pt
+    ngx_http_ratelimit_service_next_filter;
+
+
 char *
 ngx_http_ratelimit_set_service(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -72,6 +78,46 @@ ngx_http_ratelimit_set_service(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
     service->origin = *cf->conf_file;
 
     return NGX_CONF_OK;
+}
+
+
+void
+ngx_http_ratelimit_service_init(ngx_http_ratelimit_main_conf_t *rmcf)
+{
+    if (rmcf->services.nelts) {
+        ngx_http_ratelimit_service_next_filter = ngx_http_top_header_filter;
+        ngx_http_top_header_filter = ngx_http_ratelimit_service_header_filter;
+    }
+}
+
+
+/* nginx has its own status for a body beyond "client_max_body_size" */
+
+static ngx_int_t
+ngx_http_ratelimit_service_header_filter(ngx_http_request_t *r)
+{
+    ngx_http_core_loc_conf_t  *clcf;
+
+    static ngx_str_t  status = ngx_string("8");    /* RESOURCE_EXHAUSTED */
+    static ngx_str_t  message =
+                 ngx_string("the message is longer than client_max_body_size");
+
+    clcf = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
+
+    if (r->headers_out.status == NGX_HTTP_REQUEST_ENTITY_TOO_LARGE
+        && clcf->handler == ngx_http_ratelimit_service_handler
+        && ngx_http_ratelimit_is_grpc(r))
+    {
+        if (ngx_http_ratelimit_begin_grpc(r, &status, &message) != NGX_OK) {
+            return NGX_ERROR;
+        }
+
+        /* without the page of that status */
+
+        r->header_only = 1;
+    }
+
+    return ngx_http_ratelimit_service_next_filter(r);
 }
 
 

@@ -48,6 +48,7 @@ typedef struct {
 
 char *ngx_http_ratelimit_set_service(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
+void ngx_http_ratelimit_service_init(ngx_http_ratelimit_main_conf_t *rmcf);
 
 
 /* ngx_http_ratelimit_service_call.c */
