@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
-# Every recipe of docs/recipes.md, each section of docs/operations.md that has
-# commands, and every docs/examples/*.conf runs in a real nginx, and what a
+# Every recipe of docs/recipes.md, each section of README.md and of
+# docs/operations.md that has commands, and every docs/examples/*.conf runs in a real nginx, and what a
 # client sees is what the page shows: the commands of its "console" blocks are
 # run unchanged, and their output is compared.
 #
@@ -40,15 +40,18 @@ for my $recipe (@recipes) {
     subtest $recipe->{title} => sub { try($recipe) };
 }
 
-my @operations = grep { @{$_->{console}} }
-                 @{Page->new('docs/operations.md')->{sections}};
+my %others = ('README.md' => ['Five lines'], 'docs/operations.md' =>
+              ['Watching', 'Unlocking a client', 'Access to the API']);
 
-is_deeply([map { $_->{title} } @operations],
-          ['Watching', 'Unlocking a client', 'Access to the API'],
-          'there are sections for operators');
+for my $file (sort keys %others) {
+    my @sections = grep { @{$_->{console}} } @{Page->new($file)->{sections}};
 
-for my $section (@operations) {
-    subtest $section->{title} => sub { try($section) };
+    is_deeply([map { $_->{title} } @sections], $others{$file},
+              "sections of $file");
+
+    for my $section (@sections) {
+        subtest $section->{title} => sub { try($section) };
+    }
 }
 
 subtest 'quickstart.conf' => \&quickstart;
@@ -60,7 +63,9 @@ subtest 'redis-sync.conf' => \&redis_sync;
 
 # those of other pages are run by their tests
 
-$run{$_} = 1 for Page::slurp('docs/service.md') =~ /\]\(examples\/(\S+\.conf)\)/g;
+for my $file ('docs/service.md', 'docs/getting-started.md') {
+    $run{$_} = 1 for Page::slurp($file) =~ /\]\(examples\/(\S+\.conf)\)/g;
+}
 
 is_deeply([sort keys %run], [sort(map { s{.*/}{}r } glob 'docs/examples/*.conf')],
           'all examples were run');
@@ -114,6 +119,8 @@ sub gateway {
     my ($conf, $redis) = @_;
 
     $conf .= $service if $conf !~ /listen +127\.0\.0\.2:/;
+    $conf .= "upstream backend {\n    server  127.0.0.2:8080;\n}\n"
+        if $conf =~ m{//backend};
     $conf = Page::with_paths($conf);
     $conf =~ s/:8080\b/:PORT/g;
 

@@ -95,8 +95,8 @@ sub commands {
 
 
 # Where commands run: words of the shell, a folder, and the port for each port
-# of the page.  "redis-cli" is told the port of 6379, "nginx" the folder; it
-# returns from a reload when the former workers have exited.  Debian's folder
+# of the page.  "redis-cli" is told the port of 6379, "nginx" the folder; its
+# "-s" returns from a reload when the former workers have exited.  Debian's folder
 # of logs is that of the gateway, and a file of conf.d its nginx.conf.
 
 sub shell {
@@ -110,7 +110,11 @@ sub shell {
             "exec redis-cli -p $self->{ports}{6379} \"\$@\"")
         if $self->{ports}{6379};
 
-    program("$self->{bin}/nginx", <<'END');
+    my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
+
+    program("$self->{bin}/nginx", <<"END" . <<'END');
+test "\$1" = -s || exec $nginx "\$@" -p "\$PWD" -c "\$PWD/nginx.conf"
+END
 master=$(cat nginx.pid)
 former=$(cat /proc/$master/task/$master/children)
 kill -HUP $master
@@ -258,7 +262,9 @@ sub output {
          . ' eval "$PAGE_COMMAND"'
         or die "bash: $!";
 
-    my @lines = map { s/\r*\n\z//r } <$pipe>;
+    # a terminal is shown bold names
+
+    my @lines = map { s/\r*\n\z//r =~ s/\e\[\d+m//gr } <$pipe>;
 
     close $pipe;
 
