@@ -29,8 +29,9 @@ my $boilerplate = qr/^(?: (?: Server|Date|Content-Type|Content-Length|Connection
 
 # what is told in seconds
 my $seconds = qr/^( (?: X-RateLimit-Reset|Retry-After|X-RateLimit-Retry-After)
-                    :\  | RateLimit:\ .*;t= | ngx-limit=.*;ngx-reset= )
-                  (\d+)$/x;
+                    :\  | RateLimit:\ .*;t= | ngx-limit=.*;ngx-reset=
+                    | \{.*"retry_after": )
+                  (\d+)\}?$/x;
 
 # what redis-cli prints of a number
 my $integer = qr/^( (?: \d+\)\  )? \(integer\)\  | )(\d+)$/x;
