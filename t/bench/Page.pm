@@ -54,16 +54,16 @@ sub reached {
 
 my @REASONS = (
     [qr/sliding_window against limit_req/, <<'END'],
-- **One request, sliding_window**: its ten counters do not stand in the cache
+- **One request, sliding_window**: the ten counters do not stand in the cache
   line in which the key is found, so a second one has to come from memory.
 END
     [qr/keys, fixed_window against the tree/, <<'END'],
 - **The table, fixed_window**: a decision waits for one cache line, as "touch"
-  below does, and takes a lock, so that it does not overlap with the next one.
+  above does, and takes a lock, so that it does not overlap with the next one.
 END
     [qr/keys, sliding_window against the tree/, <<'END'],
 - **The table, sliding_window**: ten counters take three times the memory of
-  one, and a decision waits for a line of it, as "touch" below does, which
+  one, and a decision waits for a line of it, as "touch" above does, which
   writes to one line of about as much memory and does nothing else. That is not
   as fast as the bound, either.
 END
@@ -74,16 +74,16 @@ END
   longer than a quarter of what the peer needs.
 END
     [qr/hot key refused/, <<'END'],
-- **A refused hot key**: it is only read, by any number of processes at once,
-  but hashed and looked up like any other, which is most of what a decision
-  costs. Those that are admitted have processes take turns at the lock, which
-  makes them faster, and this ratio worse.
+- **A refused hot key** is only read, by any number of processes at once, but
+  hashed and looked up like any other, which is most of what a decision costs.
+  Where a key is admitted, processes take turns at its lock, which makes that
+  faster, and this ratio worse.
 END
     [qr/2 processes against 1/, <<'END'],
-- **Two processes against one**: both wait for the same memory.
+- **Two processes against one**: both processes wait for the same memory.
 END
     [qr/requests a second/, <<'END'],
-- **Redis, requests a second**: clients, nginx and Redis share two processors.
+- **Requests a second**: clients, nginx and Redis share two processors.
 END
     [qr/pipelining client, decisions/, <<'END'],
 - **The pipelining client** has one processor and Redis the other; with nginx,
@@ -110,12 +110,10 @@ sub text {
     my $missed = grep { @$_ > 1 && reached($_) =~ /no/ } @rows;
     my $bounds = grep { @$_ > 1 && reached($_) ne '' } @rows;
 
-    my $rest = reasons(@rows) . peers($data) . keys_($data) . wrong($data);
+    return peers($data) . <<"END" . keys_($data) . wrong($data)
+## How it was measured
 
-    return <<"END" . $rest;
-# Performance
-
-Measured on $date with
+On $date with
 $machine.
 
 To repeat it: `make bench`, which installs the peers of Debian's packages and
@@ -125,7 +123,14 @@ same on every run. Times are not: of these only the ratios mean anything, which
 are medians of rounds in which both sides ran in turn, without the time in
 which other processes had the processor.
 
-${\ busy($data)}Of $bounds bounds $missed are not reached.
+${\ busy($data)}
+END
+        . <<"END" . reasons(@rows) =~ s/\n+\z/\n/r;
+
+
+## All figures
+
+${\ verdict($bounds, $missed)}
 
 | what | ours | peer | ratio | bound | reached |
 |---|---|---|---|---|---|
@@ -169,26 +174,56 @@ $table
   the same nginx that answers a fixed message of the same size, with the same
   trailer. By the clock on the wall, by turns, medians; `h2load` shares the
   processors with nginx.
-- **accuracy**: decisions that an exact log makes otherwise, see below. A bound
-  on the attacks is *N* + *N* / 10, which is what [algorithms.md](algorithms.md)
-  says of the worst client.
-
-
+- **accuracy**: decisions that an exact log makes otherwise, see
+  [Wrong decisions](#wrong-decisions). A bound on the attacks is *N* + *N* / 10,
+  which is what [algorithms.md](algorithms.md) says of the worst client.
 END
+}
+
+
+sub verdict {
+    my ($bounds, $missed) = @_;
+
+    return "All of $bounds bounds are reached." if $missed == 0;
+
+    return "Of $bounds bounds $missed are not reached; "
+           . "[the last section](#bounds-that-are-not-reached)\nsays by how much, "
+           . "and why.";
 }
 
 
 sub reasons {
     my (@rows) = @_;
 
-    my @missed = map { $_->[0] } grep { @$_ > 1 && reached($_) =~ /no/ } @rows;
+    my @missed = grep { @$_ > 1 && reached($_) =~ /no/ } @rows;
+    my $table = join '', map { missed($_) } @missed;
     my $text = join '', map { $_->[1] }
-                        grep { my $what = $_->[0]; grep { /$what/ } @missed }
-                        @REASONS;
+               grep { my $what = $_->[0]; grep { $_->[0] =~ $what } @missed }
+               @REASONS;
 
-    return '' if $text eq '';
+    return '' if !@missed;
 
-    return "## Bounds that are not reached\n\n$text\n\n";
+    return <<"END";
+
+
+## Bounds that are not reached
+
+| what | is | bound |
+|---|---|---|
+$table
+$text
+END
+}
+
+
+# a row, as it is and as it should be
+
+sub missed {
+    my ($row) = @_;
+
+    my ($what, $ours, undef, $ratio, $bound) = cells($row);
+
+    return "| $what | " . ($ratio eq '' ? $ours : $ratio) . " | $bound |\n";
 }
 
 
@@ -222,6 +257,14 @@ sub peers {
     }
 
     return <<"END";
+# Performance
+
+![decisions a second against the number of keys](performance.svg)
+
+[Throughput](#throughput-against-the-number-of-keys) of the table of counters
+alone, beside a red-black tree under a mutex, which is what `limit_req` has.
+
+
 ## One request, beside the peers
 
 Requests a second as a share of those without a limit, and nanoseconds of
@@ -263,10 +306,9 @@ sub keys_ {
     return <<"END";
 ## Throughput against the number of keys
 
-![decisions a second against the number of keys](performance.svg)
-
-Millions of decisions a second of one process / of two. "touch" is the floor:
-one write to one random cache line for each decision, and nothing else.
+The first picture in figures: millions of decisions a second of one process / of
+two. "touch" is the floor: one write to one random cache line for each decision,
+and nothing else.
 
 $text
 
