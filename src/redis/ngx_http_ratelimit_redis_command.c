@@ -38,6 +38,9 @@
      + NGX_HTTP_RATELIMIT_REDIS_FRAME + NGX_INT_T_LEN                         \
      + NGX_HTTP_RATELIMIT_REDIS_FRAME + RATELIMIT_SCRIPT_ECHO)
 
+#define NGX_HTTP_RATELIMIT_REDIS_PROBE                                        \
+    "return redis.call('SET', KEYS[1], 1, 'PX', 1000)"
+
 /* gateways that write other states must have another version */
 #define NGX_HTTP_RATELIMIT_REDIS_OPEN   "{2:"
 
@@ -255,7 +258,10 @@ ngx_http_ratelimit_redis_resets_slot(void)
 }
 
 
-/* SET PREFIXprobe 1 PX 1000, in a cluster with the tag of the command's keys */
+/*
+ * A script, as the commands are, that writes PREFIXprobe, in a cluster with the
+ * tag of the command's keys.
+ */
 
 ngx_http_ratelimit_redis_command_t *
 ngx_http_ratelimit_redis_create_probe(
@@ -271,10 +277,11 @@ ngx_http_ratelimit_redis_create_probe(
     }
 
     probe = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t)
-                      + NGX_HTTP_RATELIMIT_REDIS_FRAME + name.len
-                      + sizeof("*5" CRLF "$3" CRLF "SET" CRLF "probe" CRLF
-                               "$1" CRLF "1" CRLF "$2" CRLF "PX" CRLF
-                               "$4" CRLF "1000" CRLF),
+                      + sizeof("*4" CRLF "$4" CRLF "EVAL" CRLF)
+                      + NGX_HTTP_RATELIMIT_REDIS_FRAME
+                      + sizeof(NGX_HTTP_RATELIMIT_REDIS_PROBE)
+                      + sizeof("$1" CRLF "1" CRLF "probe" CRLF)
+                      + NGX_HTTP_RATELIMIT_REDIS_FRAME + name.len,
                       ngx_cycle->log);
     if (probe == NULL) {
         return NULL;
@@ -287,10 +294,10 @@ ngx_http_ratelimit_redis_create_probe(
     probe->probe = 1;
 
     probe->last = ngx_sprintf(probe->data,
-                              "*5" CRLF "$3" CRLF "SET" CRLF
-                              "$%uz" CRLF "%Vprobe" CRLF
-                              "$1" CRLF "1" CRLF "$2" CRLF "PX" CRLF
-                              "$4" CRLF "1000" CRLF,
+                              "*4" CRLF "$4" CRLF "EVAL" CRLF
+                              "$%uz" CRLF NGX_HTTP_RATELIMIT_REDIS_PROBE CRLF
+                              "$1" CRLF "1" CRLF "$%uz" CRLF "%Vprobe" CRLF,
+                              sizeof(NGX_HTTP_RATELIMIT_REDIS_PROBE) - 1,
                               name.len + sizeof("probe") - 1, &name);
 
     ngx_http_ratelimit_redis_set_evalsha(probe);
