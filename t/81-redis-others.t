@@ -70,7 +70,7 @@ sub report {
 
     return if ok($passed, $test);
 
-    my @wrong = grep { /^ *not ok|^ *#  |^[^ #o1]/ } split /\n/, $said;
+    my @wrong = grep { /^ *not ok|^ *# (?!Subtest)|^[^ #o1]/ } split /\n/, $said;
 
     diag(join "\n", "of $test:", @wrong);
 }
