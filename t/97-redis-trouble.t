@@ -24,9 +24,11 @@ use Together;
 
 use constant LIMIT => 100;
 use constant USED => 20;        # before, by each gateway
-use constant TIMEOUT => 0.5;    # seconds
-use constant SOON => 5;         # seconds until all is well again
+use constant TIMEOUT => 2;      # seconds; a server that is well needs less
 use constant SLACK => 4;        # seconds that a busy machine may add
+
+# seconds until all is well again: the longest pause, and a probe
+use constant SOON => 2.5 + TIMEOUT + SLACK;
 
 # what no script says; the last one is an error of one command
 my @lies = ("+OK\r\n", ":1\r\n", "\$-1\r\n", "\$3\r\nabc\r\n", "*1\r\n:1\r\n",
@@ -44,10 +46,11 @@ done_testing();
 sub start_gateways {
     my ($urls) = @_;
 
+    my $timeout = TIMEOUT . 's';
     my $config = <<"END" . Gateway->server(
 add_header X-Backend \$ratelimit_backend always;
 add_header X-Status \$ratelimit_status always;
-ratelimit_redis main $urls timeout=500ms connect_timeout=500ms;
+ratelimit_redis main $urls timeout=$timeout connect_timeout=$timeout;
 ratelimit_zone \$http_x_key zone=fixed:1m algorithm=fixed_window
                rate=100r/366d redis=main fail=closed;
 ratelimit_zone \$http_x_key zone=log:1m algorithm=sliding_log
