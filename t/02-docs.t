@@ -29,7 +29,7 @@ my $module = $ENV{RATELIMIT_MODULE}
 $ENV{PATH} .= ':/usr/sbin:/sbin';
 $ENV{LC_ALL} = 'C';
 
-my @pages = ('README.md', sort(glob('docs/*.md')));
+my @pages = ('README.md', sort(glob('docs/*.md docs/*/*.md')));
 my @examples = sort(glob('docs/examples/*.conf'));
 
 # to be shown and trusted
@@ -157,6 +157,8 @@ subtest 'make' => sub {
 
 subtest 'text' => sub {
     clean($_, check_text($text{$_})) for @pages;
+    clean($_, check_english(slurp($_)))
+        for @pages, 'CHANGES', grep { -f } glob('docs/examples/* docs/*.yml');
 };
 
 done_testing();
@@ -338,6 +340,7 @@ sub self_test {
     $fails->('no speed', [check_speed('It is fast.')]);
 
     $fails->('target', [check_targets('`make nothing`')]);
+    $fails->('no name', [check_english("A client, who waits.\n")]);
     $fails->('trailing blank', [check_text("a \n")], qr/blank/);
     $fails->('no heading', [check_text("a\n# b\n")], qr/heading/);
     $fails->('long line', [check_text(('a ' x 45) . "b\n")],
@@ -753,7 +756,7 @@ sub check_params {
     return if !@known;
 
     # words that need no description
-    my $plain = qr/^(?:on|off|info|notice|warn|error)$/;
+    my $plain = qr/^(?:on|off|info|notice|warn|error|problem)$/;
 
     my %word = map { $_ => 1 } @known, $name, '...';
 
@@ -779,8 +782,8 @@ sub check_params {
         push @findings, "$word is not described"
             if $section->{body} !~ /`\Q$bare\E`/ && $word !~ $plain;
         push @findings, "$word has no version that CHANGES has"
-            if $word =~ /=$/ && $section->{body}
-               !~ /- (?:`\w+`=[^ ]+, )?`\Q$bare\E`=[^()]* \((?:$versions)\): /;
+            if $word !~ $plain && $section->{body}
+               !~ /- (?:`[^`]+`\S*, )?`\Q$bare\E`[^()]* \((?:$versions)\): /;
     }
 
     return @findings;
@@ -1175,6 +1178,17 @@ sub check_text {
     }
 
     return @findings;
+}
+
+
+# sentences are about the client, the worker, the operator
+
+sub check_english {
+    my ($text) = @_;
+
+    return map { "\"$_\" has no name" }
+           $text =~ /\b(who|whom|whoever|nobody|somebody|anybody|his|her|he|she
+                        |anew|away)\b/gix;
 }
 
 
