@@ -20,7 +20,7 @@ use RedisClock;
 use RedisServer;
 
 my @sections = map { @{Page->new("docs/$_.md")->{sections}} }
-                   qw(redis redis-servers redis-counters);
+                   qw(redis redis-inside redis-servers redis-counters);
 my %section = map { $_->{title} => $_ } @sections;
 my $recipes = Page->new('docs/recipes.md');
 my ($service) = Page::blocks($recipes->{intro}, 'nginx');
