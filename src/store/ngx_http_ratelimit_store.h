@@ -395,7 +395,7 @@ void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
 #endif
 
 
-/* ngx_http_ratelimit_store.c: queries */
+/* ngx_http_ratelimit_query.c */
 
 /* rules that one query may have */
 #define NGX_HTTP_RATELIMIT_MAX_ROWS  256
