@@ -16,15 +16,6 @@
 #endif
 
 
-/* what a store does to items in the end */
-
-typedef enum {
-    NGX_HTTP_RATELIMIT_REFUND = 0,
-    NGX_HTTP_RATELIMIT_COMMIT,
-    NGX_HTTP_RATELIMIT_DEBIT
-} ngx_http_ratelimit_verb_e;
-
-
 /* the limits of one store in a query */
 
 typedef struct {
@@ -53,6 +44,7 @@ static ratelimit_inline ngx_int_t ngx_http_ratelimit_query_decide_shm(
 static ratelimit_inline ngx_uint_t ngx_http_ratelimit_query_prepare(
     ngx_http_ratelimit_query_t *q, ngx_uint_t n);
 static void ngx_http_ratelimit_query_inspect(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_query_init_items(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q);
 static uint32_t ngx_http_ratelimit_query_find_part(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
@@ -74,16 +66,6 @@ static void ngx_http_ratelimit_query_let_pass(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_query_finish(
     ngx_http_ratelimit_progress_t *progress);
 static void ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part);
-static void ngx_http_ratelimit_query_debit(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, uint64_t cost);
-static void ngx_http_ratelimit_query_refund_rest(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, uint64_t charged, uint64_t kept);
-static void ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_verb_e verb);
-static ngx_uint_t ngx_http_ratelimit_query_part(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_http_ratelimit_query_t *part);
-static void ngx_http_ratelimit_query_slice(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_query_t *slice);
 
 
 const size_t  ngx_http_ratelimit_row_size =
@@ -244,11 +226,25 @@ ngx_http_ratelimit_query_inspect(ngx_http_ratelimit_query_t *q)
 
     (void) ngx_http_ratelimit_query_prepare(q, q->n);
 
+    ngx_http_ratelimit_query_init_items(q);
+
+    for (i = 0; i < q->n; i++) {
+        q->items[i].count_rejected = 0;
+        q->items[i].reserve = 0;
+    }
+}
+
+
+/* what shared memory does not need before it decides */
+
+static void
+ngx_http_ratelimit_query_init_items(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t  i;
+
     for (i = 0; i < q->n; i++) {
         q->items[i].shape = &q->subjects[i].use->zone->shape;
         q->items[i].state = NULL;
-        q->items[i].count_rejected = 0;
-        q->items[i].reserve = 0;
         q->items[i].verdict.stamp = 0;
         q->subjects[i].stamp = 0;
         q->subjects[i].part = ngx_http_ratelimit_query_find_part(q, i);
@@ -272,13 +268,7 @@ ngx_http_ratelimit_query_start(ngx_http_ratelimit_query_t *q)
 
     q->allowed = 0;
 
-    for (i = 0; i < q->n; i++) {
-        q->items[i].shape = &q->subjects[i].use->zone->shape;
-        q->items[i].state = NULL;
-        q->items[i].verdict.stamp = 0;
-        q->subjects[i].stamp = 0;
-        q->subjects[i].part = ngx_http_ratelimit_query_find_part(q, i);
-    }
+    ngx_http_ratelimit_query_init_items(q);
 
     if (ngx_http_ratelimit_query_attempt(q) == NGX_OK) {
         return NGX_OK;
@@ -653,9 +643,7 @@ ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part)
 }
 
 
-/* the limits from the first on that are asked together; returns how many */
-
-static ngx_uint_t
+ngx_uint_t
 ngx_http_ratelimit_query_part(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_http_ratelimit_query_t *part)
 {
@@ -680,7 +668,7 @@ ngx_http_ratelimit_query_part(ngx_http_ratelimit_query_t *q,
 }
 
 
-static void
+void
 ngx_http_ratelimit_query_slice(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_query_t *slice)
 {
@@ -743,181 +731,6 @@ ngx_http_ratelimit_query_describe(ngx_http_ratelimit_query_t *q)
 
 
 void
-ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n)
-{
-    ngx_http_ratelimit_query_settle(q, first, n, NGX_HTTP_RATELIMIT_REFUND);
-}
-
-
-void
-ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n)
-{
-    ngx_http_ratelimit_query_settle(q, first, n, NGX_HTTP_RATELIMIT_COMMIT);
-}
-
-
-void
-ngx_http_ratelimit_query_give_back(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t i, uint64_t cost)
-{
-    ratelimit_item_t              *item;
-    const ratelimit_shape_t       *shape;
-    ngx_http_ratelimit_subject_t  *subject;
-
-    item = &q->items[i];
-    subject = &q->subjects[i];
-    shape = &subject->use->zone->shape;
-
-    if (subject->backend == NGX_HTTP_RATELIMIT_UNASKED) {
-        return;
-    }
-
-    item->cost = ratelimit_verdict_give_back(shape, &item->verdict, cost);
-    item->verdict.stamp = ratelimit_stamp_latest(shape, item->verdict.stamp);
-    subject->stamp = ratelimit_stamp_latest(shape, subject->stamp);
-
-    ngx_http_ratelimit_query_settle(q, i, 1, NGX_HTTP_RATELIMIT_REFUND);
-}
-
-
-/* a worker that is killed in between leaves too much charged */
-
-void
-ngx_http_ratelimit_query_adjust(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, uint64_t cost)
-{
-    uint64_t                    charged;
-    ngx_uint_t                  reserved;
-    ngx_http_ratelimit_zone_t  *zone;
-
-    zone = q->subjects[first].use->zone;
-    charged = q->items[first].cost;
-
-    reserved = charged && q->items[first].reserve
-               && ratelimit_algorithms[zone->shape.algorithm]->reserve;
-
-    if (reserved) {
-
-        /* the reservation counts from now on, as what it has cost */
-
-        ngx_http_ratelimit_query_debit(q, first, n, cost);
-        ngx_http_ratelimit_query_refund_rest(q, first, n, charged, 0);
-
-    } else if (cost > charged) {
-        ngx_http_ratelimit_query_debit(q, first, n, cost - charged);
-
-    } else {
-        ngx_http_ratelimit_query_refund_rest(q, first, n, charged, cost);
-    }
-}
-
-
-static void
-ngx_http_ratelimit_query_debit(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, uint64_t cost)
-{
-    ngx_uint_t  i, reserve;
-
-    reserve = q->items[first].reserve;
-
-    for (i = first; i < first + n; i++) {
-        q->items[i].cost = cost;
-        q->items[i].reserve = 0;
-    }
-
-    ngx_http_ratelimit_query_settle(q, first, n, NGX_HTTP_RATELIMIT_DEBIT);
-
-    for (i = first; i < first + n; i++) {
-        q->items[i].reserve = reserve;
-    }
-}
-
-
-/* refunds a charge, except for the part that is kept */
-
-static void
-ngx_http_ratelimit_query_refund_rest(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, uint64_t charged, uint64_t kept)
-{
-    ngx_uint_t                     i;
-    ratelimit_item_t              *item;
-    const ratelimit_shape_t       *shape;
-    ngx_http_ratelimit_subject_t  *subject;
-
-    for (i = first; i < first + n; i++) {
-        item = &q->items[i];
-        subject = &q->subjects[i];
-        shape = &subject->use->zone->shape;
-
-        item->cost = charged - kept;
-        item->verdict.stamp = ratelimit_stamp_above(shape, item->rule,
-                                                    item->verdict.stamp, kept);
-
-        if (subject->backend != NGX_HTTP_RATELIMIT_SHM) {
-            subject->stamp = ratelimit_stamp_above(shape, item->rule,
-                                                   subject->stamp, kept);
-        }
-    }
-
-    if (charged > kept) {
-        ngx_http_ratelimit_query_settle(q, first, n,
-                                        NGX_HTTP_RATELIMIT_REFUND);
-    }
-}
-
-
-static void
-ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_verb_e verb)
-{
-    ngx_uint_t                         i, last;
-    ngx_http_ratelimit_query_t         range, part;
-    const ngx_http_ratelimit_store_t  *store;
-
-    last = first + n;
-    ngx_http_ratelimit_query_slice(q, 0, last, &range);
-
-    while (first < last) {
-        i = first;
-        first += ngx_http_ratelimit_query_part(&range, i, &part);
-
-        if (part.subjects[0].backend == NGX_HTTP_RATELIMIT_UNASKED) {
-            continue;
-        }
-
-        store = part.subjects[0].use->zone->store;
-
-        if (part.subjects[0].backend == NGX_HTTP_RATELIMIT_LOCAL
-            && store->local == NULL)
-        {
-            store = &ngx_http_ratelimit_shm_store;
-        }
-
-        switch (verb) {
-
-        case NGX_HTTP_RATELIMIT_REFUND:
-            store->refund(&part);
-            break;
-
-        case NGX_HTTP_RATELIMIT_COMMIT:
-            store->commit(&part);
-            break;
-
-        case NGX_HTTP_RATELIMIT_DEBIT:
-            store->debit(&part);
-            break;
-        }
-
-        for ( /* void */ ; i < first; i++) {
-            q->items[i].cost = 0;
-        }
-    }
-}
-
-
-void
 ngx_http_ratelimit_query_cancel(ngx_http_ratelimit_query_t *q,
     ngx_uint_t refund)
 {
@@ -940,19 +753,4 @@ ngx_http_ratelimit_query_cancel(ngx_http_ratelimit_query_t *q,
             ngx_http_ratelimit_query_refund(&part->query, 0, part->query.n);
         }
     }
-}
-
-
-ngx_uint_t
-ngx_http_ratelimit_store_is_up(ngx_http_ratelimit_zone_t *zone)
-{
-#if (NGX_HTTP_RATELIMIT_HIREDIS)
-
-    if (zone->redis != NULL) {
-        return ngx_http_ratelimit_redis_is_up(zone->redis);
-    }
-
-#endif
-
-    return 1;
 }

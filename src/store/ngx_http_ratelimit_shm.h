@@ -66,6 +66,17 @@ ngx_array_t *ngx_http_ratelimit_zones(ngx_cycle_t *cycle,
     ngx_pool_t *pool);
 
 
+/* ngx_http_ratelimit_query.c */
+
+/* the limits from the first on that are asked together; returns how many */
+ngx_uint_t ngx_http_ratelimit_query_part(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t first, ngx_http_ratelimit_query_t *part);
+
+/* the n limits from the first on, as a query of their own */
+void ngx_http_ratelimit_query_slice(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_query_t *slice);
+
+
 /* ngx_http_ratelimit_reload.c: a zone's tables over reloads */
 
 /*

@@ -536,6 +536,21 @@ ngx_http_ratelimit_zone_enough(ngx_http_ratelimit_zone_t *zone,
 
 
 ngx_uint_t
+ngx_http_ratelimit_store_is_up(ngx_http_ratelimit_zone_t *zone)
+{
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+
+    if (zone->redis != NULL) {
+        return ngx_http_ratelimit_redis_is_up(zone->redis);
+    }
+
+#endif
+
+    return 1;
+}
+
+
+ngx_uint_t
 ngx_http_ratelimit_is_same(const ngx_str_t *one, const ngx_str_t *two)
 {
     return one->len == two->len
