@@ -81,8 +81,8 @@ ratelimit_zone $arg_k zone=far:1m rate=2r/d redis=other;
 ratelimit_zone $arg_k zone=near:1m rate=5r/d;
 ratelimit_zone $arg_k zone=near2:1m rate=2r/d;
 ratelimit_zone $arg_k zone=plan:1m rate=$arg_r redis=main;
-ratelimit_zone $arg_k zone=pace:1m rate=2r/s algorithm=leaky_bucket redis=main;
-ratelimit_zone $arg_k zone=drip:1m rate=2r/s capacity=1
+ratelimit_zone $arg_k zone=pace:1m rate=30r/m algorithm=leaky_bucket redis=main;
+ratelimit_zone $arg_k zone=drip:1m rate=30r/m capacity=1
                algorithm=token_bucket redis=main;
 ratelimit_zone $arg_k zone=slow:1m rate=1r/h capacity=1
                algorithm=token_bucket redis=main;
@@ -147,7 +147,7 @@ server {
                        ratelimit zone=two name=budget rate=2r/d elastic=200%; }
 
     location /pace { ratelimit zone=pace burst=2; }
-    location /drip { ratelimit zone=drip delay=600ms; }
+    location /drip { ratelimit zone=drip delay=2400ms; }
     location /slow { ratelimit zone=slow delay=2h; }
     location /looktoken { ratelimit zone=slow cost=0; }
 
@@ -158,7 +158,7 @@ server {
     location /bypass { ratelimit zone=two; ratelimit_bypass $arg_b; }
     location /off { ratelimit off; }
 
-    location /rejected { ratelimit zone=log name=rej rate=2r/2s
+    location /rejected { ratelimit zone=log name=rej rate=2r/4s
                          rejected=count; }
     location /refused-elsewhere { ratelimit zone=near2;
                        ratelimit zone=five rejected=count; }
@@ -307,9 +307,12 @@ sub mixed {
 
     $redis->forget_calls;
 
+    my $start = time;
+
     is(statuses(('/near2+five?k=m') x 4), '200 200 429 429',
        'shared memory refuses');
-    cmp_ok($redis->calls('evalsha'), '<=', 3, 'Redis is asked once then');
+    cmp_ok($redis->calls('evalsha'), '<=', 3 + int(time - $start),
+           'Redis is asked once a second then');
     is(remaining('/look5?k=m'), 3, 'nor charged');
 }
 
@@ -397,14 +400,14 @@ sub delay {
 
     is(join(' ', map { $_->{field}{'x-status'} } @answers),
        'REJECTED PASSED DELAYED DELAYED', 'a leaky bucket');
-    in_time($answers[2]{at} - $start, 0.5);
-    in_time($answers[3]{at} - $start, 1.0);
+    in_time($answers[2]{at} - $start, 2);
+    in_time($answers[3]{at} - $start, 4);
 
     ($start, @answers) = at_once(3, '/drip?k=l');
 
     is(join(' ', map { $_->{field}{'x-status'} } @answers),
        'REJECTED PASSED DELAYED', 'a token bucket');
-    in_time($answers[2]{at} - $start, 0.5);
+    in_time($answers[2]{at} - $start, 2);
 }
 
 
@@ -428,7 +431,7 @@ sub in_time {
     my ($seconds, $expected) = @_;
 
     cmp_ok($seconds, '>', $expected - 0.05, "not before $expected");
-    cmp_ok($seconds, '<', $expected + 2, 'nor much later');
+    cmp_ok($seconds, '<', $expected + 5, 'nor much later');
 }
 
 
@@ -488,18 +491,18 @@ sub no_limit {
 }
 
 
-# a client that keeps asking stays refused; in a log, two seconds long
+# a client that keeps asking stays refused; in a log, four seconds long
 
 sub rejected {
     is(statuses(('/rejected?k=s') x 2), '200 200', 'two are allowed');
 
-    my $key = 'ratelimit:{2:s}:log:rej:2l';
+    my $key = 'ratelimit:{2:s}:log:rej:4l';
     my $before = bytes_of($key);
 
     is(statuses('/rejected?k=s'), 429, 'a third one is not');
     isnt(bytes_of($key), $before, 'but counts');
 
-    my $end = time + 3;
+    my $end = time + 5;
     my @all;
 
     while (time < $end) {
@@ -510,7 +513,7 @@ sub rejected {
     is(scalar(grep { $_ == 200 } @all), 0, 'for longer than the period');
 
     # only a client that stops asking is admitted again
-    sleep 2.1;
+    sleep 4.1;
 
     is(statuses('/rejected?k=s'), 200, 'a client that waits is admitted');
 
