@@ -20,7 +20,7 @@ use ScriptedDns;
 use ScriptedRedis;
 use Together;
 
-use constant PROMPT => 5;       # seconds, where 15 would be a hang
+use constant PROMPT => 10;      # seconds, where 15 would be a hang
 
 my $redis = RedisServer->start;
 my $scripted = ScriptedRedis->start(upstream => $redis);
@@ -58,7 +58,7 @@ sub config {
     return <<'END' =~ s/SCRIPTED/$scripted->{port}/gr
 ratelimit_redis main redis://127.0.0.1:SCRIPTED timeout=15s
                 connect_timeout=15s;
-ratelimit_redis brief redis://127.0.0.1:SCRIPTED timeout=1s
+ratelimit_redis brief redis://127.0.0.1:SCRIPTED timeout=3s
                 connect_timeout=15s;
 
 ratelimit_zone $arg_k zone=z:4m rate=10r/d redis=main;

@@ -8,6 +8,7 @@ use strict;
 use warnings;
 
 use IO::Select;
+use List::Util qw(min);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -83,9 +84,9 @@ ratelimit_zone $arg_k zone=pace:1m rate=$arg_r capacity=2
                algorithm=token_bucket redis=main;
 ratelimit_zone $arg_k zone=large:1m rate=100r/d redis=main;
 ratelimit_zone $arg_k zone=near:1m rate=100r/d;
-ratelimit_zone $arg_k zone=rates:1m rate=2r/2s rate=4r/d
+ratelimit_zone $arg_k zone=rates:1m rate=2r/4s rate=4r/d
                algorithm=sliding_log redis=main;
-ratelimit_zone $arg_k zone=told:1m rate=1r/8s algorithm=token_bucket
+ratelimit_zone $arg_k zone=told:1m rate=1r/12s algorithm=token_bucket
                redis=main;
 
 ratelimit_elastic connections=99% zone=told:99%;
@@ -186,10 +187,10 @@ sub attack {
 
 sub in_time {
     my %admitted = map { $_ => 0 } keys %fast;
-    my (%wrong, %first, %last);
-    my $end = time + 9;
+    my ($rounds, %wrong, %last) = 0;
+    my $start = time;
 
-    while (time < $end) {
+    for (; time < $start + 9; $rounds++) {
         for my $name (sort keys %fast) {
             my $left = field('X-RateLimit-Remaining', "/look/$name?k=k");
             my $status = statuses("/fast/$name?k=k");
@@ -205,11 +206,15 @@ sub in_time {
         sleep 0.02;
     }
 
+    my $seconds = time - $start;
+
     for my $name (sort keys %fast) {
         is($wrong{$name} || 0, 0, "$name: none is refused that Redis admits");
-        cmp_ok($admitted{$name}, '>=', 6, "$name: some are admitted");
-        cmp_ok($admitted{$name}, '<=', 12, "$name: not too many");
-        cmp_ok(time - ($last{$name} || 0), '<', 4, "$name: to the end");
+        cmp_ok($admitted{$name}, '>=', min(6, $rounds / 2),
+               "$name: some are admitted");
+        cmp_ok($admitted{$name}, '<=', 2 * (2 + int($seconds / 2)),
+               "$name: not too many");
+        cmp_ok($last{$name} || 0, '>', $start + 4, "$name: to the end");
     }
 }
 
@@ -222,23 +227,23 @@ sub told {
     my $start = time;
     my ($first) = answers('/told?k=k');
 
-    cmp_ok($first->{field}{'retry-after'}, '>=', 7, 'for eight seconds');
+    cmp_ok($first->{field}{'retry-after'}, '>=', 8, 'for twelve seconds');
     is($first->{field}{'x-status'}, 'REJECTED', 'as any other');
     is($first->{field}{'x-ratelimit-limit'}, 1, 'of one');
     is($first->{field}{'x-ratelimit-remaining'}, 0, 'none left');
     like($first->{body}, qr/"violated-policies":\["told"\]/, 'with a body');
 
     $redis->forget_calls;
-    Gateway::await(sub { field('Retry-After', '/told?k=k') == 6 },
+    Gateway::await(sub { field('Retry-After', '/told?k=k') <= 7 },
                    'a shorter time');
-    Gateway::await(sub { field('X-RateLimit-Reset', '/told?k=k') <= 6 },
+    Gateway::await(sub { field('X-RateLimit-Reset', '/told?k=k') <= 7 },
                    'the reset, too');
     is($redis->calls('evalsha'), 0, 'without Redis');
-    cmp_ok(time - $start, '<', 5, 'as time passes');
+    cmp_ok(time - $start, '<', 10, 'as time passes');
 
     Gateway::await(sub { statuses('/told?k=k') == 200 }, 'its end');
-    cmp_ok(time - $start, '<', 9, 'and not later');
-    cmp_ok(time - $start, '>', 7, 'nor before');
+    cmp_ok(time - $start, '<', 17, 'and not later');
+    cmp_ok(time - $start, '>', 8, 'nor before');
 }
 
 
@@ -272,21 +277,21 @@ sub another_plan {
 
     is(statuses(('/pace?k=p&r=2r/h') x 3), '200 200 429', 'a slow one');
     Gateway::await(sub { statuses('/pace?k=p&r=7200r/h') == 200 },
-                   'a faster one', 5);
+                   'a faster one');
     pass('a faster one');
 
     # which leaves more in the bucket than the slow one had said
 
     is(statuses(('/pace?k=q&r=2r/h') x 3), '200 200 429', 'slow again');
     Gateway::await(sub { statuses('/pace?k=q&r=7200r/h') == 200 },
-                   'a faster one', 5);
+                   'a faster one');
     Gateway::await(sub { statuses('/pace?k=q&r=2r/h') == 200 },
-                   'the slow one', 5);
+                   'the slow one');
     pass('the slow one has what the faster one left');
 
     is(statuses(('/slower?k=q') x 3), '200 200 429', 'the same, written down');
-    Gateway::await(sub { statuses('/faster?k=q') == 200 }, 'a faster one', 5);
-    Gateway::await(sub { statuses('/slower?k=q') == 200 }, 'the slow one', 5);
+    Gateway::await(sub { statuses('/faster?k=q') == 200 }, 'a faster one');
+    Gateway::await(sub { statuses('/slower?k=q') == 200 }, 'the slow one');
     pass('the slow one has what the faster one left');
 }
 
@@ -411,7 +416,7 @@ sub for_a_moment {
 
     Gateway::await(sub {
         return $clients->ask('GET /early?k=moment')->{status} == 200;
-    }, 'the limit that has enough left', 10);
+    }, 'the limit that has enough left');
     pass('a limit that has enough left admits');
     is($late->complaints, '', 'nothing to complain about');
 }
