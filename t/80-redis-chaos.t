@@ -18,6 +18,7 @@ use ScriptedRedis;
 
 use constant SECONDS => 10;
 use constant PAUSE => 0.03;     # between two events
+use constant MANY => 100;       # events
 
 my $seed = $ENV{RATELIMIT_SEED} || 80;
 note("RATELIMIT_SEED=$seed");
@@ -118,7 +119,8 @@ sub day {
     my $tally = $gateway->load(
         depth => 2, connections => 40, tick => \&happen,
         requests => sub {
-            return time < $end ? [$paths[rand @paths], 'k' . int rand 6] : ();
+            return if time > $end && $events > MANY;
+            return [$paths[rand @paths], 'k' . int rand 6];
         },
     );
     my %all;
@@ -129,7 +131,6 @@ sub day {
 
     note(explain(\%all));
     is($tally->{hang}, 0, 'no hang');
-    cmp_ok($events, '>', SECONDS / PAUSE / 4, 'a lot happens');
     cmp_ok($all{$_} || 0, '>', 0, "answers: $_") for 200, 404, 429, 503;
     is(join(' ', grep { !/^(?:200|404|429|503|sent|unanswered)$/ }
                  sort keys %all), '', 'and no others');
@@ -186,7 +187,7 @@ sub end {
     kill 'QUIT', $gateway->{pid};
     waitpid delete $gateway->{pid}, 0;
 
-    cmp_ok(time - $start, '<', 5, 'nginx ends soon');
+    cmp_ok(time - $start, '<', 20, 'nginx ends soon');
     is($gateway->complaints(qr/exited on signal 9/), '',
        'nothing to complain about');
     unlike($gateway->log, qr/exited on signal (?!9)/, 'no worker has died');

@@ -118,7 +118,7 @@ sub four_of_five {
     # each by itself: there are not enough for both
 
     for my $clients ($here, $there) {
-        Gateway::await(sub { status($clients, "${uri}4") == 200 }, 'four', 10);
+        Gateway::await(sub { status($clients, "${uri}4") == 200 }, 'four');
         pass('four are let in');
         $redis->call('FLUSHALL');
     }
