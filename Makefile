@@ -168,9 +168,9 @@ uninstall:  ## remove what "make install" has installed
 
 
 .PHONY: deb
-deb:  ## build a package for Debian's nginx, in build/deb
-	@.ci/install build debhelper dpkg-dev fakeroot
-	@.ci/deb $(OUT)/deb
+deb:  ## build a package for Debian's nginx, in build/
+	@.ci/install deb
+	@.ci/deb $(OUT)
 
 
 .PHONY: run
