@@ -141,6 +141,15 @@ subtest 'reasons' => sub {
 
 subtest 'links' => sub {
     clean($_, check_links($_, $text{$_})) for @pages;
+    clean("$_, contents", check_contents($_, $text{$_})) for @pages;
+
+    for my $page (grep { $_ ne 'README.md' } @pages) {
+        my ($name) = $page =~ m{^docs/(.*)};
+
+        ok(index($text{'README.md'}, "](docs/$name)") >= 0
+           || index($text{'docs/operations.md'}, "]($name)") >= 0,
+           "$page is found from README.md, or from docs/operations.md");
+    }
 };
 
 subtest 'speed' => sub {
@@ -330,6 +339,8 @@ sub self_test {
     $fails->('anchor',
              [check_links('README.md', '[x](docs/directives.md#no)')]);
     $fails->('anchor of the page', [check_links('README.md', '[x](#no)')]);
+    $fails->('contents', [check_contents('x', "# a\n[b](#b)\n## b\n## c\n")],
+             qr/#c/);
     $fine->('links', [check_links('README.md', '[x](docs/directives.md'
                                   . '#embedded-variables) [y](LICENSE)')]);
 
@@ -1079,14 +1090,33 @@ sub check_links {
 }
 
 
+# a page that begins with links to its sections has one for each
+
+sub check_contents {
+    my ($page, $text) = @_;
+
+    my ($intro) = $text =~ /\A(.*?)^## /ms or return;
+
+    return if $intro !~ /\]\(#/;
+
+    return map { "no link to #$_ at the top" }
+           grep { index($intro, "](#$_)") < 0 } headings($text, '##');
+}
+
+
 sub anchors {
     my ($file) = @_;
 
-    my $text = slurp($file);
+    return headings(slurp($file), '#+');
+}
+
+
+sub headings {
+    my ($text, $level) = @_;
 
     $text =~ s/^```.*?^```$//msg;
 
-    return map { lc(s/[^\w\s-]//gr) =~ s/\s/-/gr } $text =~ /^#+ (.*)$/mg;
+    return map { lc(s/[^\w\s-]//gr) =~ s/\s/-/gr } $text =~ /^$level (.*)$/mg;
 }
 
 

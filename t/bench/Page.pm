@@ -261,8 +261,8 @@ sub peers {
 
 ![decisions a second against the number of keys](performance.svg)
 
-[Throughput](#throughput-against-the-number-of-keys) of the table of counters
-alone, beside a red-black tree under a mutex, which is what `limit_req` has.
+Throughput of the table of counters alone, beside a red-black tree under a
+mutex, which is what `limit_req` has.
 
 
 ## One request, beside the peers
