@@ -2,8 +2,8 @@
 
 # The tests that drive nginx by Test::Nginx, and one of each other part, on the
 # nginx of the next Debian release: it is built from its source together with
-# the module, by the README's own line.  And a build against the nginx of Debian
-# testing, of which there are headers.
+# the module, by a line of docs/operations.md.  And a build against the nginx of
+# Debian testing, of which there are headers.
 
 use strict;
 use warnings;
