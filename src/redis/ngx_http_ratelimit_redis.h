@@ -679,9 +679,8 @@ ngx_int_t ngx_http_ratelimit_redis_redirect(
 /* ngx_http_ratelimit_redis_mirror.c */
 
 void ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q);
-void ngx_http_ratelimit_redis_mirror_refund(ngx_http_ratelimit_query_t *q);
-void ngx_http_ratelimit_redis_mirror_commit(ngx_http_ratelimit_query_t *q);
-void ngx_http_ratelimit_redis_mirror_debit(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_redis_mirror_settle(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_settle_e how);
 
 
 /* ngx_http_ratelimit_redis_resets.c */

@@ -9,9 +9,6 @@
 #include "redis/ngx_http_ratelimit_redis.h"
 
 
-static void ngx_http_ratelimit_redis_mirror_settle(
-    ngx_http_ratelimit_query_t *q,
-    void (*settle)(ngx_http_ratelimit_query_t *q));
 static void ngx_http_ratelimit_redis_mirror_query(
     ngx_http_ratelimit_query_t *mirror, ratelimit_item_t *item,
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
@@ -45,32 +42,8 @@ ngx_http_ratelimit_redis_mirror_charge(ngx_http_ratelimit_query_t *q)
 
 
 void
-ngx_http_ratelimit_redis_mirror_refund(ngx_http_ratelimit_query_t *q)
-{
-    ngx_http_ratelimit_redis_mirror_settle(q,
-                                         ngx_http_ratelimit_shm_store.refund);
-}
-
-
-void
-ngx_http_ratelimit_redis_mirror_commit(ngx_http_ratelimit_query_t *q)
-{
-    ngx_http_ratelimit_redis_mirror_settle(q,
-                                         ngx_http_ratelimit_shm_store.commit);
-}
-
-
-void
-ngx_http_ratelimit_redis_mirror_debit(ngx_http_ratelimit_query_t *q)
-{
-    ngx_http_ratelimit_redis_mirror_settle(q,
-                                         ngx_http_ratelimit_shm_store.debit);
-}
-
-
-static void
 ngx_http_ratelimit_redis_mirror_settle(ngx_http_ratelimit_query_t *q,
-    void (*settle)(ngx_http_ratelimit_query_t *q))
+    ngx_http_ratelimit_settle_e how)
 {
     ngx_uint_t                  i;
     ratelimit_item_t            item;
@@ -82,7 +55,7 @@ ngx_http_ratelimit_redis_mirror_settle(ngx_http_ratelimit_query_t *q,
             ngx_http_ratelimit_redis_mirror_query(&mirror, &item, q, i);
             item.verdict.stamp = q->subjects[i].stamp;
 
-            settle(&mirror);
+            ngx_http_ratelimit_shm_store.settle(&mirror, how);
         }
     }
 }

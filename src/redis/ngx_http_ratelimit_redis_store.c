@@ -9,9 +9,8 @@
 
 
 static ngx_int_t ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_redis_debit(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_settle_e how);
 static ngx_int_t ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
@@ -37,9 +36,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
     ngx_http_ratelimit_redis_deny_cache_find,
     ngx_http_ratelimit_redis_decide,
     ngx_http_ratelimit_redis_cancel,
-    ngx_http_ratelimit_redis_refund,
-    ngx_http_ratelimit_redis_commit,
-    ngx_http_ratelimit_redis_debit,
+    ngx_http_ratelimit_redis_settle,
     ngx_http_ratelimit_redis_refused,
     ngx_http_ratelimit_redis_peek,
     ngx_http_ratelimit_redis_reset,
@@ -72,12 +69,26 @@ ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q, ngx_uint_t undo)
 
 
 static void
-ngx_http_ratelimit_redis_refund(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_settle_e how)
 {
-    ngx_http_ratelimit_redis_mirror_refund(q);
-    ngx_http_ratelimit_redis_deny_cache_forget(q);
+    ngx_http_ratelimit_redis_mirror_settle(q, how);
 
-    ngx_http_ratelimit_redis_send_refund(q);
+    switch (how) {
+
+    case NGX_HTTP_RATELIMIT_REFUND:
+        ngx_http_ratelimit_redis_deny_cache_forget(q);
+        ngx_http_ratelimit_redis_send_refund(q);
+        break;
+
+    case NGX_HTTP_RATELIMIT_COMMIT:
+        (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_COMMIT);
+        break;
+
+    case NGX_HTTP_RATELIMIT_DEBIT:
+        (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DEBIT);
+        break;
+    }
 }
 
 
@@ -85,24 +96,6 @@ void
 ngx_http_ratelimit_redis_send_refund(ngx_http_ratelimit_query_t *q)
 {
     (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_REFUND);
-}
-
-
-static void
-ngx_http_ratelimit_redis_commit(ngx_http_ratelimit_query_t *q)
-{
-    ngx_http_ratelimit_redis_mirror_commit(q);
-
-    (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_COMMIT);
-}
-
-
-static void
-ngx_http_ratelimit_redis_debit(ngx_http_ratelimit_query_t *q)
-{
-    ngx_http_ratelimit_redis_mirror_debit(q);
-
-    (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DEBIT);
 }
 
 

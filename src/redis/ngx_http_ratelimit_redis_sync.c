@@ -52,10 +52,11 @@ static void ngx_http_ratelimit_sync_answer(
     ratelimit_grant_t *grant);
 static void ngx_http_ratelimit_sync_done(ngx_http_ratelimit_query_t *q,
     ngx_int_t rc);
+static void ngx_http_ratelimit_sync_settle(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_settle_e how);
 static void ngx_http_ratelimit_sync_refund(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_sync_refund_item(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
-static void ngx_http_ratelimit_sync_commit(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_sync_debit(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_sync_reset(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_sync_use(ngx_conf_t *cf,
@@ -67,9 +68,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_sync_store = {
     ngx_http_ratelimit_redis_deny_cache_find,
     ngx_http_ratelimit_sync_decide,
     ngx_http_ratelimit_redis_cancel,
-    ngx_http_ratelimit_sync_refund,
-    ngx_http_ratelimit_sync_commit,
-    ngx_http_ratelimit_sync_debit,
+    ngx_http_ratelimit_sync_settle,
     ngx_http_ratelimit_redis_refused,
     ngx_http_ratelimit_redis_peek,
     ngx_http_ratelimit_sync_reset,
@@ -139,7 +138,7 @@ ngx_http_ratelimit_sync_within(ngx_http_ratelimit_query_t *q,
 
     /* another worker was faster */
 
-    ngx_http_ratelimit_shm_store.refund(q);
+    ngx_http_ratelimit_shm_store.settle(q, NGX_HTTP_RATELIMIT_REFUND);
 
     while (i) {
         (void) ngx_http_ratelimit_sync_refund_item(q, --i);
@@ -470,6 +469,21 @@ ngx_http_ratelimit_sync_done(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 }
 
 
+/* nothing is reserved: there is nothing to commit */
+
+static void
+ngx_http_ratelimit_sync_settle(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_settle_e how)
+{
+    if (how == NGX_HTTP_RATELIMIT_REFUND) {
+        ngx_http_ratelimit_sync_refund(q);
+
+    } else if (how == NGX_HTTP_RATELIMIT_DEBIT) {
+        ngx_http_ratelimit_sync_debit(q);
+    }
+}
+
+
 /* of what has no entry in the ledger, Redis was told */
 
 static void
@@ -477,7 +491,7 @@ ngx_http_ratelimit_sync_refund(ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t  i;
 
-    ngx_http_ratelimit_redis_mirror_refund(q);
+    ngx_http_ratelimit_redis_mirror_settle(q, NGX_HTTP_RATELIMIT_REFUND);
     ngx_http_ratelimit_redis_deny_cache_forget(q);
 
     for (i = 0; i < q->n; i++) {
@@ -516,13 +530,6 @@ ngx_http_ratelimit_sync_refund_item(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
     sync->timer.cancelable = 0;
 
     return NGX_OK;
-}
-
-
-static void
-ngx_http_ratelimit_sync_commit(ngx_http_ratelimit_query_t *q)
-{
-    /* void: nothing is reserved, what was charged counts */
 }
 
 

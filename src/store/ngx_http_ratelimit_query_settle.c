@@ -8,21 +8,12 @@
 #include "store/ngx_http_ratelimit_shm.h"
 
 
-/* what a store does to items in the end */
-
-typedef enum {
-    NGX_HTTP_RATELIMIT_REFUND = 0,
-    NGX_HTTP_RATELIMIT_COMMIT,
-    NGX_HTTP_RATELIMIT_DEBIT
-} ngx_http_ratelimit_verb_e;
-
-
 static void ngx_http_ratelimit_query_debit(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n, uint64_t cost);
 static void ngx_http_ratelimit_query_refund_rest(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n, uint64_t charged, uint64_t kept);
 static void ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_verb_e verb);
+    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_settle_e how);
 
 
 void
@@ -153,7 +144,7 @@ ngx_http_ratelimit_query_refund_rest(ngx_http_ratelimit_query_t *q,
 
 static void
 ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_verb_e verb)
+    ngx_uint_t first, ngx_uint_t n, ngx_http_ratelimit_settle_e how)
 {
     ngx_uint_t                         i, last;
     ngx_http_ratelimit_query_t         range, part;
@@ -178,20 +169,7 @@ ngx_http_ratelimit_query_settle(ngx_http_ratelimit_query_t *q,
             store = &ngx_http_ratelimit_shm_store;
         }
 
-        switch (verb) {
-
-        case NGX_HTTP_RATELIMIT_REFUND:
-            store->refund(&part);
-            break;
-
-        case NGX_HTTP_RATELIMIT_COMMIT:
-            store->commit(&part);
-            break;
-
-        case NGX_HTTP_RATELIMIT_DEBIT:
-            store->debit(&part);
-            break;
-        }
+        store->settle(&part, how);
 
         for ( /* void */ ; i < first; i++) {
             q->items[i].cost = 0;

@@ -22,12 +22,18 @@
 #define NGX_HTTP_RATELIMIT_JOIN_TIME  1000
 
 
+typedef void (*ngx_http_ratelimit_table_pt)(ratelimit_item_t *items,
+    ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
+    uint32_t me);
+
+
 static ngx_int_t ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_shm_debit(ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_settle_e how);
 static ngx_int_t ngx_http_ratelimit_shm_peek(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_shm_reset(ngx_http_ratelimit_query_t *q);
+static ngx_int_t ngx_http_ratelimit_shm_each(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_table_pt apply);
 
 static ngx_int_t ngx_http_ratelimit_shm_open(ngx_http_ratelimit_zone_t *zone,
     void *data);
@@ -43,9 +49,7 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     NULL,                                  /* recall */
     ngx_http_ratelimit_shm_query,
     NULL,                                  /* cancel */
-    ngx_http_ratelimit_shm_refund,
-    ngx_http_ratelimit_shm_commit,
-    ngx_http_ratelimit_shm_debit,
+    ngx_http_ratelimit_shm_settle,
     NULL,                                  /* refused */
     ngx_http_ratelimit_shm_peek,
     ngx_http_ratelimit_shm_reset,
@@ -95,46 +99,24 @@ ngx_http_ratelimit_shm_set_wall(ngx_time_t *tp)
 
 
 static void
-ngx_http_ratelimit_shm_refund(ngx_http_ratelimit_query_t *q)
-{
-    ratelimit_clock_t  clock;
-
-    if (ngx_http_ratelimit_self == 0) {
-        return;
-    }
-
-    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
-
-    ratelimit_table_refund(q->items, q->places, q->n, &clock,
-                           ngx_http_ratelimit_self);
-}
-
-
-static void
-ngx_http_ratelimit_shm_commit(ngx_http_ratelimit_query_t *q)
-{
-    ratelimit_clock_t  clock;
-
-    if (ngx_http_ratelimit_self == 0) {
-        return;
-    }
-
-    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
-
-    ratelimit_table_commit(q->items, q->places, q->n, &clock,
-                           ngx_http_ratelimit_self);
-}
-
-
-static void
-ngx_http_ratelimit_shm_debit(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_shm_settle(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_settle_e how)
 {
     ngx_uint_t                  i;
     ngx_http_ratelimit_debit_t  debit;
 
-    for (i = 0; i < q->n; i++) {
-        (void) ngx_http_ratelimit_shm_debit_item(q, i, &debit);
+    if (how == NGX_HTTP_RATELIMIT_DEBIT) {
+
+        for (i = 0; i < q->n; i++) {
+            (void) ngx_http_ratelimit_shm_debit_item(q, i, &debit);
+        }
+
+        return;
     }
+
+    (void) ngx_http_ratelimit_shm_each(q, how == NGX_HTTP_RATELIMIT_REFUND
+                                          ? ratelimit_table_refund
+                                          : ratelimit_table_commit);
 }
 
 
@@ -168,22 +150,20 @@ ngx_http_ratelimit_shm_debit_item(ngx_http_ratelimit_query_t *q, ngx_uint_t i,
 static ngx_int_t
 ngx_http_ratelimit_shm_peek(ngx_http_ratelimit_query_t *q)
 {
-    ratelimit_clock_t  clock;
-
-    if (ngx_http_ratelimit_self == 0) {
-        return NGX_ERROR;
-    }
-
-    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
-
-    ratelimit_table_peek(q->items, q->places, q->n, &clock,
-                         ngx_http_ratelimit_self);
-    return NGX_OK;
+    return ngx_http_ratelimit_shm_each(q, ratelimit_table_peek);
 }
 
 
 static ngx_int_t
 ngx_http_ratelimit_shm_reset(ngx_http_ratelimit_query_t *q)
+{
+    return ngx_http_ratelimit_shm_each(q, ratelimit_table_reset);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_shm_each(ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_table_pt apply)
 {
     ratelimit_clock_t  clock;
 
@@ -193,8 +173,8 @@ ngx_http_ratelimit_shm_reset(ngx_http_ratelimit_query_t *q)
 
     ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
 
-    ratelimit_table_reset(q->items, q->places, q->n, &clock,
-                          ngx_http_ratelimit_self);
+    apply(q->items, q->places, q->n, &clock, ngx_http_ratelimit_self);
+
     return NGX_OK;
 }
 

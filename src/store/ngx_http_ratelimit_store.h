@@ -146,6 +146,16 @@ struct ngx_http_ratelimit_query_s {
 };
 
 
+/* how the items of an allowed query are settled */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_REFUND = 0,   /* those that have a cost */
+    NGX_HTTP_RATELIMIT_COMMIT,       /* what was reserved counts */
+    NGX_HTTP_RATELIMIT_DEBIT         /* those that have a cost are charged once
+                                        more, whatever their limits say */
+} ngx_http_ratelimit_settle_e;
+
+
 /*
  * What a store does with a query whose limits all are its own.
  *
@@ -158,10 +168,7 @@ struct ngx_http_ratelimit_query_s {
  * cancel  done will not be called any more.  A charge, made or still to come,
  *         stays; with refund set, only that of an item without a cost does.
  *         NULL if decide never returns NGX_AGAIN.
- * refund  refunds the items of an allowed query that have a cost
- * commit  what items of an allowed query have reserved counts
- * debit   charges the items of an allowed query that have a cost once more,
- *         whatever their limits say
+ * settle  refunds, commits or debits the items of an allowed query
  * refused another store refused the request: counts it where refused requests
  *         count, and sets allowed and all verdicts as decide does, though
  *         nothing else is charged.  NGX_DECLINED if that is not worth it.
@@ -184,9 +191,8 @@ typedef struct {
     ngx_uint_t  (*recall)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*decide)(ngx_http_ratelimit_query_t *q);
     void        (*cancel)(ngx_http_ratelimit_query_t *q, ngx_uint_t refund);
-    void        (*refund)(ngx_http_ratelimit_query_t *q);
-    void        (*commit)(ngx_http_ratelimit_query_t *q);
-    void        (*debit)(ngx_http_ratelimit_query_t *q);
+    void        (*settle)(ngx_http_ratelimit_query_t *q,
+        ngx_http_ratelimit_settle_e how);
     ngx_int_t   (*refused)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*peek)(ngx_http_ratelimit_query_t *q);
     ngx_int_t   (*reset)(ngx_http_ratelimit_query_t *q);
