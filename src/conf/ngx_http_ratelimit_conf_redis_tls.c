@@ -223,10 +223,8 @@ ngx_http_ratelimit_tls_check(ngx_conf_t *cf,
 static const char *
 ngx_http_ratelimit_tls_check_name(ngx_str_t *name)
 {
-    u_char      ch;
-    ngx_uint_t  i;
 #if (NGX_HAVE_INET6)
-    u_char      addr[16];
+    u_char  addr[16];
 
     if (ngx_inet6_addr(name->data, name->len, addr) == NGX_OK) {
         return NULL;
@@ -237,17 +235,8 @@ ngx_http_ratelimit_tls_check_name(ngx_str_t *name)
         return "is too long";
     }
 
-    for (i = 0; i < name->len; i++) {
-        ch = name->data[i];
-
-        if ((ch < 'a' || ch > 'z') && (ch < 'A' || ch > 'Z')
-            && (ch < '0' || ch > '9') && ch != '.' && ch != '-' && ch != '_')
-        {
-            return "must be a host name or an address";
-        }
-    }
-
-    return NULL;
+    return ngx_http_ratelimit_redis_name(name) == NULL
+           ? NULL : "must be a host name or an address";
 }
 
 
