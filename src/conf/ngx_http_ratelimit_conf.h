@@ -435,12 +435,14 @@ ngx_int_t ngx_http_ratelimit_redis_set_tls(ngx_conf_t *cf,
     ngx_http_ratelimit_redis_t *redis);
 
 
-/* ngx_http_ratelimit_conf_policy.c: what clients are shown of a limit */
+/* ngx_http_ratelimit_conf_policy.c: what is shown of a limit */
 
 ngx_int_t ngx_http_ratelimit_make_quoted_name(ngx_pool_t *pool,
     ngx_str_t *name, ngx_str_t *quoted);
 ngx_int_t ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
     ngx_http_ratelimit_rules_t *rules);
+ngx_int_t ngx_http_ratelimit_make_label(ngx_pool_t *pool,
+    ngx_http_ratelimit_use_t *use);
 
 
 /* ngx_http_ratelimit_conf_rules.c */

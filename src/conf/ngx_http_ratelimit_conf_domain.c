@@ -31,8 +31,6 @@ static void *ngx_http_ratelimit_domain_alloc(void *pool, size_t size);
 
 static ngx_int_t ngx_http_ratelimit_domain_allow_calls(ngx_conf_t *cf,
     ratelimit_descriptor_t *d);
-static ngx_int_t ngx_http_ratelimit_domain_label(ngx_conf_t *cf,
-    ngx_http_ratelimit_use_t *use);
 static uint64_t ngx_http_ratelimit_domain_most(ratelimit_descriptor_t *d);
 static ngx_uint_t ngx_http_ratelimit_service_listens(
     ngx_http_ratelimit_service_t *service, ngx_http_conf_addr_t *addr);
@@ -417,7 +415,7 @@ ngx_http_ratelimit_domain_allow_calls(ngx_conf_t *cf, ratelimit_descriptor_t *d)
 
     ngx_sprintf(use->name.data, "%*s:override", d->path.len, d->path.data);
 
-    if (ngx_http_ratelimit_domain_label(cf, use) != NGX_OK) {
+    if (ngx_http_ratelimit_make_label(cf->pool, use) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -428,27 +426,6 @@ ngx_http_ratelimit_domain_allow_calls(ngx_conf_t *cf, ratelimit_descriptor_t *d)
                           : RATELIMIT_MAX_LIMIT;
 
     return ngx_http_ratelimit_store_use(cf, use);
-}
-
-
-/* ZONE:NAME, for the log */
-
-static ngx_int_t
-ngx_http_ratelimit_domain_label(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
-{
-    ngx_str_t  *label;
-
-    label = &use->label;
-
-    label->len = use->zone->name.len + 1 + use->name.len;
-    label->data = ngx_pnalloc(cf->pool, label->len);
-    if (label->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    ngx_sprintf(label->data, "%V:%V", &use->zone->name, &use->name);
-
-    return NGX_OK;
 }
 
 
@@ -602,7 +579,7 @@ ngx_http_ratelimit_resolve_descriptor(ngx_conf_t *cf,
     name.len = d->name.len ? d->name.len : d->path.len;
     name.data = d->name.len ? d->name.data : d->path.data;
 
-    if (ngx_http_ratelimit_domain_label(cf, &limit->use) != NGX_OK
+    if (ngx_http_ratelimit_make_label(cf->pool, &limit->use) != NGX_OK
         || ngx_http_ratelimit_make_quoted_name(cf->pool, &name,
                                                &limit->rates.quoted_name)
            != NGX_OK

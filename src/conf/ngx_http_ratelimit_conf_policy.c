@@ -1,7 +1,8 @@
 
 /*
- * What clients are shown of a limit, made once: its name as a string, both of
- * structured fields (RFC 8941) and of JSON, and its policy.
+ * What is shown of a limit, made once: for clients its name as a string, both
+ * of structured fields (RFC 8941) and of JSON, and its policy; for the log its
+ * label.
  */
 
 
@@ -83,6 +84,32 @@ ngx_http_ratelimit_make_policy(ngx_pool_t *pool,
     }
 
     rules->policy.len = p - rules->policy.data;
+
+    return NGX_OK;
+}
+
+
+/* ZONE:NAME, or ZONE if the limit has no name of its own */
+
+ngx_int_t
+ngx_http_ratelimit_make_label(ngx_pool_t *pool, ngx_http_ratelimit_use_t *use)
+{
+    ngx_str_t  *label;
+
+    label = &use->label;
+    *label = use->zone->name;
+
+    if (use->name.len == 0) {
+        return NGX_OK;
+    }
+
+    label->len = use->zone->name.len + 1 + use->name.len;
+    label->data = ngx_pnalloc(pool, label->len);
+    if (label->data == NULL) {
+        return NGX_ERROR;
+    }
+
+    ngx_sprintf(label->data, "%V:%V", &use->zone->name, &use->name);
 
     return NGX_OK;
 }

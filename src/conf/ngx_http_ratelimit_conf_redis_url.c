@@ -24,7 +24,7 @@ static const char *ngx_http_ratelimit_redis_check_seed(
 static ngx_int_t ngx_http_ratelimit_redis_copy(ngx_pool_t *pool,
     ratelimit_url_part_t *part, ngx_uint_t escaped, ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf,
-    ngx_str_t *path, ngx_str_t *password);
+    ngx_str_t *file, ngx_str_t *password);
 static const char *ngx_http_ratelimit_redis_read_fd(ngx_fd_t fd,
     ngx_str_t *text, ngx_err_t *err);
 
@@ -264,8 +264,6 @@ ngx_int_t
 ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
     ngx_http_ratelimit_redis_t *redis)
 {
-    ngx_str_t  path;
-
     if (file->len == 0) {
 
         if (redis->login.user.len == 0 || redis->login.password.len) {
@@ -286,13 +284,7 @@ ngx_http_ratelimit_redis_set_password(ngx_conf_t *cf, ngx_str_t *file,
         return NGX_ERROR;
     }
 
-    path = *file;
-
-    if (ngx_conf_full_name(cf->cycle, &path, 1) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_ratelimit_redis_read_file(cf, &path,
+    return ngx_http_ratelimit_redis_read_file(cf, file,
                                               &redis->login.password);
 }
 
@@ -301,7 +293,7 @@ ngx_int_t
 ngx_http_ratelimit_redis_set_sentinel(ngx_conf_t *cf, ngx_str_t *user,
     ngx_str_t *file, ngx_http_ratelimit_redis_t *redis)
 {
-    ngx_str_t    path, *name;
+    ngx_str_t   *name;
     const char  *reason;
 
     name = &redis->sentinel;
@@ -331,31 +323,31 @@ ngx_http_ratelimit_redis_set_sentinel(ngx_conf_t *cf, ngx_str_t *user,
     }
 
     redis->sentinel_login.user = *user;
-    path = *file;
 
-    if (ngx_conf_full_name(cf->cycle, &path, 1) != NGX_OK) {
-        return NGX_ERROR;
-    }
-
-    return ngx_http_ratelimit_redis_read_file(cf, &path,
+    return ngx_http_ratelimit_redis_read_file(cf, file,
                                             &redis->sentinel_login.password);
 }
 
 
 static ngx_int_t
-ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *path,
+ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *file,
     ngx_str_t *password)
 {
     ngx_fd_t     fd;
     ngx_err_t    err;
+    ngx_str_t    path;
     const char  *reason;
 
+    path = *file;
+
     password->data = ngx_pnalloc(cf->pool, NGX_HTTP_RATELIMIT_MAX_PASSWORD + 3);
-    if (password->data == NULL) {
+    if (password->data == NULL
+        || ngx_conf_full_name(cf->cycle, &path, 1) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
-    reason = ngx_http_ratelimit_open_file(path, &fd, &err);
+    reason = ngx_http_ratelimit_open_file(&path, &fd, &err);
 
     if (reason == NULL) {
         reason = ngx_http_ratelimit_redis_read_fd(fd, password, &err);
@@ -368,7 +360,7 @@ ngx_http_ratelimit_redis_read_file(ngx_conf_t *cf, ngx_str_t *path,
 
     ngx_conf_log_error(NGX_LOG_EMERG, cf, err,
                        "password file \"%V\" in \"ratelimit_redis\" "
-                       "directive %s", path, reason);
+                       "directive %s", &path, reason);
 
     return NGX_ERROR;
 }

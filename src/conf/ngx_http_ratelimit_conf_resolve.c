@@ -40,8 +40,6 @@ static ngx_int_t ngx_http_ratelimit_resolve_own(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_limit_t *limit);
-static ngx_int_t ngx_http_ratelimit_resolve_label(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit);
 static ngx_http_ratelimit_key_e ngx_http_ratelimit_resolve_key(
     ngx_str_t *text);
 static void ngx_http_ratelimit_resolve_name(ngx_http_ratelimit_set_t *set,
@@ -439,12 +437,9 @@ ngx_http_ratelimit_resolve_own(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
                                             ? &limit->use.name
                                             : &limit->use.zone->name,
                                             &limit->rules.quoted_name)
-        != NGX_OK)
+        != NGX_OK
+        || ngx_http_ratelimit_make_label(cf->pool, &limit->use) != NGX_OK)
     {
-        return NGX_ERROR;
-    }
-
-    if (ngx_http_ratelimit_resolve_label(cf, limit) != NGX_OK) {
         return NGX_ERROR;
     }
 
@@ -535,35 +530,6 @@ ngx_http_ratelimit_resolve_zone(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     }
 
     limit->use.zone = zone;
-
-    return NGX_OK;
-}
-
-
-/* before a limit without "name" gets one */
-
-static ngx_int_t
-ngx_http_ratelimit_resolve_label(ngx_conf_t *cf,
-    ngx_http_ratelimit_limit_t *limit)
-{
-    ngx_str_t  *label, *zone, *name;
-
-    label = &limit->use.label;
-    zone = &limit->use.zone->name;
-    name = &limit->use.name;
-
-    *label = *zone;
-
-    if (name->len == 0) {
-        return NGX_OK;
-    }
-
-    label->data = ngx_pnalloc(cf->pool, zone->len + 1 + name->len);
-    if (label->data == NULL) {
-        return NGX_ERROR;
-    }
-
-    label->len = ngx_sprintf(label->data, "%V:%V", zone, name) - label->data;
 
     return NGX_OK;
 }
