@@ -338,6 +338,7 @@ ngx_int_t ngx_http_ratelimit_resolve_rates(ngx_conf_t *cf,
 ngx_int_t ngx_http_ratelimit_resolve_redis(ngx_conf_t *cf);
 ngx_int_t ngx_http_ratelimit_resolve_domains(ngx_conf_t *cf);
 ngx_int_t ngx_http_ratelimit_resolve_elastic(ngx_conf_t *cf);
+void ngx_http_ratelimit_check_services(ngx_conf_t *cf);
 
 
 /* ngx_http_ratelimit_conf_domain.c */

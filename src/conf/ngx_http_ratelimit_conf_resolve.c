@@ -105,6 +105,7 @@ ngx_http_ratelimit_resolve_all(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
+    ngx_http_ratelimit_check_services(cf);
     ngx_http_ratelimit_warn_unused(cf, rmcf);
 
     if (ngx_http_ratelimit_resolve_elastic(cf) != NGX_OK) {
