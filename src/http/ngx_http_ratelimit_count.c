@@ -100,7 +100,7 @@ ngx_http_ratelimit_count_refusal(ngx_http_ratelimit_ctx_t *ctx,
 
         ngx_http_ratelimit_count(use, status);
 
-        if (use->zone->top_line != NULL
+        if (use->zone->top_lane != NULL
             && (status == NGX_HTTP_RATELIMIT_REJECTED
                 || status == NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN))
         {

@@ -79,7 +79,7 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
             use = q->subjects->use;
             ngx_http_ratelimit_count(use, NGX_HTTP_RATELIMIT_REJECTED);
 
-            if (use->zone->top_line != NULL) {
+            if (use->zone->top_lane != NULL) {
                 ngx_http_ratelimit_top_add(q, 0);
             }
 

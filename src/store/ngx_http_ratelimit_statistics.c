@@ -20,7 +20,7 @@
 /* all zeros at first */
 
 struct ngx_http_ratelimit_statistics_s {
-    ngx_atomic_t                    nlines;   /* that were ever used */
+    ngx_atomic_t                    nlanes;   /* that were ever used */
     uint64_t                        generation;  /* of the configuration that
                                                  workers run with, from 1 on */
     struct {
@@ -31,7 +31,7 @@ struct ngx_http_ratelimit_statistics_s {
 
     ngx_http_ratelimit_counts_t     former[NGX_HTTP_RATELIMIT_CELLS];
                                               /* before the last reset */
-    ngx_http_ratelimit_counts_t     lines[NGX_HTTP_RATELIMIT_LINES]
+    ngx_http_ratelimit_counts_t     lanes[NGX_HTTP_RATELIMIT_LANES]
                                          [NGX_HTTP_RATELIMIT_CELLS]
         __attribute__((aligned(NGX_CPU_CACHE_LINE)));
 };
@@ -86,7 +86,7 @@ static ngx_http_ratelimit_statistics_t *ngx_http_ratelimit_statistics_of(
     ngx_cycle_t *cycle);
 
 
-u_char  *ngx_http_ratelimit_line;
+u_char  *ngx_http_ratelimit_lane;
 
 
 ngx_int_t
@@ -416,7 +416,7 @@ static ngx_uint_t
 ngx_http_ratelimit_statistics_add_cell(ngx_http_ratelimit_names_t *names,
     ratelimit_hash_t *hash)
 {
-    ngx_uint_t                        line, cell;
+    ngx_uint_t                        lane, cell;
     ngx_http_ratelimit_statistics_t  *statistics;
 
     statistics = names->statistics;
@@ -435,8 +435,8 @@ ngx_http_ratelimit_statistics_add_cell(ngx_http_ratelimit_names_t *names,
 
     names->cell = cell + 1;
 
-    for (line = 0; line < statistics->nlines; line++) {
-        ngx_memzero(&statistics->lines[line][cell],
+    for (lane = 0; lane < statistics->nlanes; lane++) {
+        ngx_memzero(&statistics->lanes[lane][cell],
                     sizeof(ngx_http_ratelimit_counts_t));
     }
 
@@ -533,8 +533,8 @@ ngx_http_ratelimit_statistics_of(ngx_cycle_t *cycle)
 void
 ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle)
 {
-    ngx_uint_t                        line;
-    ngx_atomic_uint_t                 nlines;
+    ngx_uint_t                        lane;
+    ngx_atomic_uint_t                 nlanes;
     ngx_http_ratelimit_statistics_t  *statistics;
 
     statistics = ngx_http_ratelimit_statistics_of(cycle);
@@ -543,14 +543,14 @@ ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle)
         return;
     }
 
-    line = ngx_worker % NGX_HTTP_RATELIMIT_LINES;
+    lane = ngx_worker % NGX_HTTP_RATELIMIT_LANES;
 
-    ngx_http_ratelimit_line = (u_char *) statistics->lines[line];
+    ngx_http_ratelimit_lane = (u_char *) statistics->lanes[lane];
 
     do {
-        nlines = statistics->nlines;
-    } while (nlines <= line
-             && !ngx_atomic_cmp_set(&statistics->nlines, nlines, line + 1));
+        nlanes = statistics->nlanes;
+    } while (nlanes <= lane
+             && !ngx_atomic_cmp_set(&statistics->nlanes, nlanes, lane + 1));
 }
 
 
@@ -558,7 +558,7 @@ void
 ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
     ngx_http_ratelimit_counts_t *all, ngx_http_ratelimit_counts_t *recent)
 {
-    ngx_uint_t                        i, line, cell;
+    ngx_uint_t                        i, lane, cell;
     ngx_http_ratelimit_counts_t      *counts;
     ngx_http_ratelimit_statistics_t  *statistics;
 
@@ -572,8 +572,8 @@ ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
         return;
     }
 
-    for (line = 0; line < statistics->nlines; line++) {
-        counts = &statistics->lines[line][cell];
+    for (lane = 0; lane < statistics->nlanes; lane++) {
+        counts = &statistics->lanes[lane][cell];
 
         all->delayed += counts->delayed;
 
@@ -593,9 +593,9 @@ ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
 
 
 ngx_uint_t
-ngx_http_ratelimit_statistics_lines(ngx_http_ratelimit_zone_t *zone)
+ngx_http_ratelimit_statistics_lanes(ngx_http_ratelimit_zone_t *zone)
 {
-    return zone->statistics->nlines;
+    return zone->statistics->nlanes;
 }
 
 

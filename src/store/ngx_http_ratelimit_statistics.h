@@ -1,8 +1,8 @@
 
 /*
  * How often limits have said what.  The counts of a limit, which are those of
- * all uses of one name in a zone, are a cell; each worker counts in a line of
- * cells of its own, and lines are added up when the counts are read.  The
+ * all uses of one name in a zone, are a cell; each worker counts in a lane of
+ * cells of its own, and lanes are added up when the counts are read.  The
  * memory outlives reloads.
  */
 
@@ -14,8 +14,8 @@
 #include "store/ngx_http_ratelimit_store.h"
 
 
-/* if there are more workers, several of them count in one line */
-#define NGX_HTTP_RATELIMIT_LINES  64
+/* if there are more workers, several of them count in one lane */
+#define NGX_HTTP_RATELIMIT_LANES  64
 
 
 /* where two decisions about a request differ, the later one is its status */
@@ -61,8 +61,8 @@ typedef struct {
 } ngx_http_ratelimit_tally_t;
 
 
-/* the line of this worker */
-extern u_char  *ngx_http_ratelimit_line;
+/* the lane of this worker */
+extern u_char  *ngx_http_ratelimit_lane;
 
 
 /* configuration time: the limits of these zones are to be counted */
@@ -82,8 +82,8 @@ void ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle);
 void ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
     ngx_http_ratelimit_counts_t *all, ngx_http_ratelimit_counts_t *recent);
 
-/* how many lines workers have ever used */
-ngx_uint_t ngx_http_ratelimit_statistics_lines(
+/* how many lanes workers have ever used */
+ngx_uint_t ngx_http_ratelimit_statistics_lanes(
     ngx_http_ratelimit_zone_t *zone);
 
 /* from now on, recent counts of the zone's limits and evictions begin with 0 */
@@ -93,12 +93,12 @@ void ngx_http_ratelimit_statistics_reset(ngx_http_ratelimit_zone_t *zone);
 static ratelimit_inline ngx_http_ratelimit_counts_t *
 ngx_http_ratelimit_cell(ngx_http_ratelimit_use_t *use)
 {
-    return (ngx_http_ratelimit_counts_t *) (ngx_http_ratelimit_line
+    return (ngx_http_ratelimit_counts_t *) (ngx_http_ratelimit_lane
                                             + use->cell);
 }
 
 
-/* after a reload a line has two workers for a while */
+/* after a reload a lane has two workers for a while */
 
 static ratelimit_inline void
 ngx_http_ratelimit_count(ngx_http_ratelimit_use_t *use,

@@ -21,7 +21,7 @@ typedef struct ngx_http_ratelimit_zone_s      ngx_http_ratelimit_zone_t;
 typedef struct ngx_http_ratelimit_redis_s     ngx_http_ratelimit_redis_t;
 typedef struct ngx_http_ratelimit_query_s     ngx_http_ratelimit_query_t;
 typedef struct ngx_http_ratelimit_progress_s  ngx_http_ratelimit_progress_t;
-typedef struct ngx_http_ratelimit_top_line_s  ngx_http_ratelimit_top_line_t;
+typedef struct ngx_http_ratelimit_top_lane_s  ngx_http_ratelimit_top_lane_t;
 typedef struct ngx_http_ratelimit_statistics_s
     ngx_http_ratelimit_statistics_t;
 
@@ -78,7 +78,7 @@ typedef struct {
     ngx_http_ratelimit_hold_e       refusals_hold;  /* of one name all alike */
     ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
-    size_t                          cell;     /* of its statistics, in a line */
+    size_t                          cell;     /* of its statistics, in a lane */
 } ngx_http_ratelimit_use_t;
 
 
@@ -241,7 +241,7 @@ struct ngx_http_ratelimit_zone_s {
     ngx_http_ratelimit_statistics_t  *statistics;  /* if there are any */
     ngx_array_t                     tallies;   /* ngx_http_ratelimit_tally_t */
     ngx_shm_zone_t                 *top_zone;  /* of refused keys, or NULL */
-    ngx_http_ratelimit_top_line_t  *top_line;  /* this worker's, or NULL */
+    ngx_http_ratelimit_top_lane_t  *top_lane;  /* this worker's, or NULL */
     ngx_event_t                    *log_timer; /* of a worker: tells of lines
                                                   that were not logged */
     ngx_uint_t                      log_level; /* of what it tells */

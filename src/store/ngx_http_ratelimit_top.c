@@ -17,7 +17,7 @@
 #define NGX_HTTP_RATELIMIT_TOP_READS  100
 
 
-struct ngx_http_ratelimit_top_line_s {
+struct ngx_http_ratelimit_top_lane_s {
     ratelimit_lock_t                lock;
     ratelimit_top_t                 top;
 };
@@ -25,9 +25,9 @@ struct ngx_http_ratelimit_top_line_s {
 
 static ngx_int_t ngx_http_ratelimit_top_init(ngx_shm_zone_t *shm_zone,
     void *data);
-static size_t ngx_http_ratelimit_top_line_size(
+static size_t ngx_http_ratelimit_top_lane_size(
     ngx_http_ratelimit_zone_t *zone);
-static ngx_http_ratelimit_top_line_t *ngx_http_ratelimit_top_line(
+static ngx_http_ratelimit_top_lane_t *ngx_http_ratelimit_top_lane(
     ngx_http_ratelimit_zone_t *zone, ngx_uint_t n);
 static uint64_t ngx_http_ratelimit_top_id(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i);
@@ -36,9 +36,9 @@ static void ngx_http_ratelimit_top_add_after(ngx_http_ratelimit_query_t *q,
 static void ngx_http_ratelimit_top_add_locked(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i);
 static void ngx_http_ratelimit_top_lock(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_top_line_t *line);
+    ngx_http_ratelimit_top_lane_t *lane);
 static void ngx_http_ratelimit_top_copy(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_top_line_t *line, ratelimit_top_t *copy);
+    ngx_http_ratelimit_top_lane_t *lane, ratelimit_top_t *copy);
 
 
 ngx_int_t
@@ -62,8 +62,8 @@ ngx_http_ratelimit_top_declare(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
                - name.data;
 
     shm_zone = ngx_shared_memory_add(cf, &name,
-                                     NGX_HTTP_RATELIMIT_LINES
-                                     * ngx_http_ratelimit_top_line_size(zone)
+                                     NGX_HTTP_RATELIMIT_LANES
+                                     * ngx_http_ratelimit_top_lane_size(zone)
                                      + 8 * ngx_pagesize,
                                      tag);
     if (shm_zone == NULL) {
@@ -91,20 +91,20 @@ ngx_http_ratelimit_top_init(ngx_shm_zone_t *shm_zone, void *data)
 
 
 static size_t
-ngx_http_ratelimit_top_line_size(ngx_http_ratelimit_zone_t *zone)
+ngx_http_ratelimit_top_lane_size(ngx_http_ratelimit_zone_t *zone)
 {
-    return ngx_align(offsetof(ngx_http_ratelimit_top_line_t, top)
+    return ngx_align(offsetof(ngx_http_ratelimit_top_lane_t, top)
                      + ratelimit_top_size(zone->top),
                      NGX_CPU_CACHE_LINE);
 }
 
 
-static ngx_http_ratelimit_top_line_t *
-ngx_http_ratelimit_top_line(ngx_http_ratelimit_zone_t *zone, ngx_uint_t n)
+static ngx_http_ratelimit_top_lane_t *
+ngx_http_ratelimit_top_lane(ngx_http_ratelimit_zone_t *zone, ngx_uint_t n)
 {
-    return (ngx_http_ratelimit_top_line_t *)
+    return (ngx_http_ratelimit_top_lane_t *)
            (zone->top_zone->shm.addr + ngx_pagesize
-            + n * ngx_http_ratelimit_top_line_size(zone));
+            + n * ngx_http_ratelimit_top_lane_size(zone));
 }
 
 
@@ -118,8 +118,8 @@ ngx_http_ratelimit_top_init_process(ngx_array_t *zones)
 
     for (i = 0; i < zones->nelts; i++) {
         if (zone[i]->top_zone != NULL) {
-            zone[i]->top_line = ngx_http_ratelimit_top_line(zone[i],
-                                      ngx_worker % NGX_HTTP_RATELIMIT_LINES);
+            zone[i]->top_lane = ngx_http_ratelimit_top_lane(zone[i],
+                                      ngx_worker % NGX_HTTP_RATELIMIT_LANES);
         }
     }
 }
@@ -128,27 +128,27 @@ ngx_http_ratelimit_top_init_process(ngx_array_t *zones)
 void
 ngx_http_ratelimit_top_add(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
-    ngx_http_ratelimit_top_line_t  *line;
+    ngx_http_ratelimit_top_lane_t  *lane;
 
-    line = q->subjects[i].use->zone->top_line;
+    lane = q->subjects[i].use->zone->top_lane;
 
     if (ngx_http_ratelimit_self == 0) {
         return;
     }
 
-    if (!ratelimit_trylock(&line->lock, ngx_http_ratelimit_self)) {
+    if (!ratelimit_trylock(&lane->lock, ngx_http_ratelimit_self)) {
         ngx_http_ratelimit_top_add_after(q, i);
         return;
     }
 
-    if (!ratelimit_top_repeat(&line->top, (uint64_t) ngx_current_msec * 1000,
+    if (!ratelimit_top_repeat(&lane->top, (uint64_t) ngx_current_msec * 1000,
                               ngx_http_ratelimit_top_id(q, i)))
     {
         ngx_http_ratelimit_top_add_locked(q, i);
         return;
     }
 
-    ratelimit_unlock(&line->lock);
+    ratelimit_unlock(&lane->lock);
 }
 
 
@@ -168,14 +168,14 @@ ngx_http_ratelimit_top_add_after(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
     uint32_t                        holder;
     ngx_http_ratelimit_zone_t      *zone;
-    ngx_http_ratelimit_top_line_t  *line;
+    ngx_http_ratelimit_top_lane_t  *lane;
 
     zone = q->subjects[i].use->zone;
-    line = zone->top_line;
-    holder = (uint32_t) __atomic_load_n(&line->lock, __ATOMIC_RELAXED);
+    lane = zone->top_lane;
+    holder = (uint32_t) __atomic_load_n(&lane->lock, __ATOMIC_RELAXED);
 
     if (holder && !ratelimit_lifelines_alive(zone->lifelines->data, holder)) {
-        ngx_http_ratelimit_top_lock(zone, line);
+        ngx_http_ratelimit_top_lock(zone, lane);
         ngx_http_ratelimit_top_add_locked(q, i);
     }
 }
@@ -186,30 +186,30 @@ ngx_http_ratelimit_top_add_locked(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
     ngx_http_ratelimit_use_t       *use;
     ngx_http_ratelimit_subject_t   *subject;
-    ngx_http_ratelimit_top_line_t  *line;
+    ngx_http_ratelimit_top_lane_t  *lane;
 
     subject = &q->subjects[i];
     use = subject->use;
-    line = use->zone->top_line;
+    lane = use->zone->top_lane;
 
-    ratelimit_top_add(&line->top, use->zone->top,
+    ratelimit_top_add(&lane->top, use->zone->top,
                       (uint64_t) ngx_current_msec * 1000,
                       ngx_http_ratelimit_top_id(q, i),
                       use->cell / sizeof(ngx_http_ratelimit_counts_t),
                       subject->key.data, subject->key.len);
 
-    ratelimit_unlock(&line->lock);
+    ratelimit_unlock(&lane->lock);
 }
 
 
 static void
 ngx_http_ratelimit_top_lock(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_top_line_t *line)
+    ngx_http_ratelimit_top_lane_t *lane)
 {
-    if (ratelimit_lock(&line->lock, ngx_http_ratelimit_self,
+    if (ratelimit_lock(&lane->lock, ngx_http_ratelimit_self,
                        zone->lifelines->data))
     {
-        ratelimit_top_mend(&line->top, zone->top);
+        ratelimit_top_mend(&lane->top, zone->top);
     }
 }
 
@@ -218,21 +218,21 @@ ratelimit_top_entry_t *
 ngx_http_ratelimit_top_read(ngx_http_ratelimit_zone_t *zone, ngx_pool_t *pool,
     ngx_uint_t *n)
 {
-    ngx_uint_t            i, lines;
+    ngx_uint_t            i, lanes;
     ratelimit_top_t      *copy;
     ratelimit_top_sum_t   sum;
 
-    lines = ngx_http_ratelimit_statistics_lines(zone);
+    lanes = ngx_http_ratelimit_statistics_lanes(zone);
 
     ngx_memzero(&sum, sizeof(ratelimit_top_sum_t));
 
-    for (sum.mask = 2; sum.mask <= 2 * lines * zone->top; sum.mask *= 2) {
+    for (sum.mask = 2; sum.mask <= 2 * lanes * zone->top; sum.mask *= 2) {
         /* void */
     }
 
     copy = ngx_palloc(pool, ratelimit_top_size(zone->top));
     sum.index = ngx_pcalloc(pool, sum.mask * sizeof(uint32_t));
-    sum.entries = ngx_palloc(pool, (lines * zone->top + 1)
+    sum.entries = ngx_palloc(pool, (lanes * zone->top + 1)
                                    * sizeof(ratelimit_top_entry_t));
 
     if (copy == NULL || sum.index == NULL || sum.entries == NULL) {
@@ -241,8 +241,8 @@ ngx_http_ratelimit_top_read(ngx_http_ratelimit_zone_t *zone, ngx_pool_t *pool,
 
     sum.mask--;
 
-    for (i = 0; i < lines; i++) {
-        ngx_http_ratelimit_top_copy(zone, ngx_http_ratelimit_top_line(zone, i),
+    for (i = 0; i < lanes; i++) {
+        ngx_http_ratelimit_top_copy(zone, ngx_http_ratelimit_top_lane(zone, i),
                                     copy);
         ratelimit_top_merge(&sum, copy, zone->top,
                             (uint64_t) ngx_current_msec * 1000);
@@ -260,7 +260,7 @@ ngx_http_ratelimit_top_read(ngx_http_ratelimit_zone_t *zone, ngx_pool_t *pool,
 
 static void
 ngx_http_ratelimit_top_copy(ngx_http_ratelimit_zone_t *zone,
-    ngx_http_ratelimit_top_line_t *line, ratelimit_top_t *copy)
+    ngx_http_ratelimit_top_lane_t *lane, ratelimit_top_t *copy)
 {
     size_t      size;
     uint64_t    ticket;
@@ -270,14 +270,14 @@ ngx_http_ratelimit_top_copy(ngx_http_ratelimit_zone_t *zone,
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_TOP_READS; i++) {
 
-        if (!ratelimit_read_begin(&line->lock, &ticket)) {
+        if (!ratelimit_read_begin(&lane->lock, &ticket)) {
             ratelimit_lock_yield();
             continue;
         }
 
-        ngx_memcpy(copy, &line->top, size);
+        ngx_memcpy(copy, &lane->top, size);
 
-        if (ratelimit_read_end(&line->lock, ticket)) {
+        if (ratelimit_read_end(&lane->lock, ticket)) {
             return;
         }
     }
@@ -287,29 +287,29 @@ ngx_http_ratelimit_top_copy(ngx_http_ratelimit_zone_t *zone,
         return;
     }
 
-    ngx_http_ratelimit_top_lock(zone, line);
-    ngx_memcpy(copy, &line->top, size);
-    ratelimit_unlock(&line->lock);
+    ngx_http_ratelimit_top_lock(zone, lane);
+    ngx_memcpy(copy, &lane->top, size);
+    ratelimit_unlock(&lane->lock);
 }
 
 
 void
 ngx_http_ratelimit_top_reset(ngx_http_ratelimit_zone_t *zone)
 {
-    ngx_uint_t                      i, lines;
-    ngx_http_ratelimit_top_line_t  *line;
+    ngx_uint_t                      i, lanes;
+    ngx_http_ratelimit_top_lane_t  *lane;
 
     if (ngx_http_ratelimit_self == 0) {
         return;
     }
 
-    lines = ngx_http_ratelimit_statistics_lines(zone);
+    lanes = ngx_http_ratelimit_statistics_lanes(zone);
 
-    for (i = 0; i < lines; i++) {
-        line = ngx_http_ratelimit_top_line(zone, i);
+    for (i = 0; i < lanes; i++) {
+        lane = ngx_http_ratelimit_top_lane(zone, i);
 
-        ngx_http_ratelimit_top_lock(zone, line);
-        ngx_memzero(&line->top, ratelimit_top_size(zone->top));
-        ratelimit_unlock(&line->lock);
+        ngx_http_ratelimit_top_lock(zone, lane);
+        ngx_memzero(&lane->top, ratelimit_top_size(zone->top));
+        ratelimit_unlock(&lane->lock);
     }
 }
