@@ -119,25 +119,25 @@ sub stopped {
 # all of them came while the worker stood still, and none was late
 
 sub answers_there {
-    my $gateway = start(url($scripted), 'timeout=3s');
+    my $gateway = start(url($scripted), 'timeout=6s');
     my $clients = Clients->new($gateway->{port});
     my ($worker) = $gateway->current_workers;
 
     well($clients);
     $scripted->play('hold');
 
-    my @all = map { $clients->send("GET /?k=$_") } 1 .. 900;
+    my @all = map { $clients->send("GET /?k=$_") } 1 .. 450;
 
-    Gateway::await(sub { (grep { /^EVAL/ } $scripted->seen) >= 900 },
+    Gateway::await(sub { (grep { /^EVAL/ } $scripted->seen) >= 450 },
                    'all commands');
     kill 'STOP', $worker;
     Gateway::await(sub { stopped($worker) }, 'a worker that stands still');
     $scripted->play('honest');
-    sleep 3.1;
+    sleep 6.1;
     kill 'CONT', $worker;
 
-    Clients::await_answers(900, @all);
-    is_deeply(tally(map { $_->{answers}[0] } @all), { redis => 900 },
+    Clients::await_answers(450, @all);
+    is_deeply(tally(map { $_->{answers}[0] } @all), { redis => 450 },
               'each gets its answer');
 }
 
@@ -406,7 +406,7 @@ sub again {
 
 
 sub forgotten {
-    my $gateway = start(url($scripted), 'timeout=300ms', workers => 8);
+    my $gateway = start(url($scripted), 'timeout=2s', workers => 8);
     my $clients = Clients->new($gateway->{port});
 
     well($clients);
@@ -430,7 +430,7 @@ sub forgotten {
 # connection is dead, too, need not.
 
 sub forgotten_in_use {
-    my $gateway = start(url($scripted), 'timeout=1s', workers => 2);
+    my $gateway = start(url($scripted), 'timeout=2s', workers => 2);
     my $clients = Clients->new($gateway->{port});
     my %of;
 
@@ -522,13 +522,13 @@ sub other_address {
     $dns->tell('redis.test', $bad, '127.0.0.1');
 
     my $gateway = start('redis://redis.test:' . $redis->{port},
-                        'timeout=200ms connect_timeout=200ms', workers => 4,
+                        'timeout=1s connect_timeout=1s', workers => 4,
                         before => "resolver 127.0.0.1:$dns->{port} ipv6=off;");
     my $clients = Clients->new($gateway->{port});
     my @clients = client_of_each($clients, 4);
 
     for my $client (@clients) {
-        my $end = time + 10;
+        my $end = time + 30;
         my $tally;
 
         do {

@@ -53,7 +53,7 @@ END
 
     for my $name (sort keys %url) {
         $http .= "ratelimit_redis $name redis://127.0.0.1:$url{$name}{port}"
-                 . " timeout=800ms;\n"
+                 . " timeout=1500ms;\n"
                  . "ratelimit_zone \$arg_k zone=$name:1m rate=20r/d"
                  . " redis=$name fail=open;\n"
                  . "ratelimit_zone \$arg_k zone=$name-probe:1m"
