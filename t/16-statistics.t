@@ -154,7 +154,7 @@ add_header X-Status \$ratelimit_status always;
 add_header X-Worker \$pid always;
 $zones
 server {
-    listen 127.0.0.1:PORT;
+    listen 127.0.0.1:PORT reuseport;
     $locations
     location /api/ { ratelimit_api; }
 }
