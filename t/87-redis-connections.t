@@ -556,12 +556,19 @@ sub replica_address {
     my $replica = RedisServer->start(host => '127.0.0.2',
                                      port => $redis->{port});
 
-    $replica->call('REPLICAOF', '127.0.0.1', $redis->{port});
+    replicate($replica, $redis);
+    other_address('127.0.0.2');
+}
+
+
+sub replicate {
+    my ($replica, $primary) = @_;
+
+    $replica->call('REPLICAOF', '127.0.0.1', $primary->{port});
     Gateway::await(sub {
         return $replica->call('INFO', 'replication')
                =~ /^master_link_status:up/m;
     }, 'a replica');
-    other_address('127.0.0.2');
 }
 
 
@@ -580,7 +587,7 @@ sub demoted {
     my $clients = Clients->new($gateway->{port});
     my ($client) = client_of_each($clients, 1);
 
-    $second->call('REPLICAOF', '127.0.0.1', $first->{port});
+    replicate($second, $first);
     Gateway::await(sub {
         return tally(again($clients, $client, '/?k=p'))->{redis};
     }, 'the primary');
@@ -588,5 +595,6 @@ sub demoted {
     $first->call('REPLICAOF', '127.0.0.2', $first->{port});
 
     is_deeply(tally(map { again($clients, $client, '/?k=a') } 1 .. 10),
-              { local => 1, redis => 9 }, 'the other one is used at once');
+              { local => 1, redis => 9 }, 'the other one is used at once')
+        or diag($gateway->log);
 }

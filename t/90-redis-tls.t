@@ -206,7 +206,7 @@ sub refused {
 
 
 sub misfits {
-    my $brief = 'timeout=1s connect_timeout=100ms';
+    my $brief = 'timeout=5s connect_timeout=1s';
 
     start("rediss://localhost:$redis->{port} $ca", times => $brief);
     down('no answer to a TLS handshake (a server without TLS needs redis://)',

@@ -24,9 +24,11 @@ use Together;
 
 use constant LIMIT => 300;
 use constant SENT => 220;       # to each of the gateways
-use constant TIMEOUT => 2;      # seconds
-use constant SOON => 5;         # seconds to follow
+use constant TIMEOUT => 4;      # seconds
 use constant SLACK => 4;        # seconds that a busy machine may add
+
+# seconds to follow: the longest pause, and a probe
+use constant SOON => 2.5 + TIMEOUT + SLACK;
 
 # what the zone and the limit say, for LIMIT requests at once
 my %algorithm = (
@@ -105,10 +107,11 @@ sub secure_urls {
 sub config {
     my ($urls) = @_;
 
+    my $timeout = TIMEOUT . 's';
     my $zones = <<"END";
 add_header X-Status \$ratelimit_status always;
 add_header X-Backend \$ratelimit_backend always;
-ratelimit_redis main $urls cluster timeout=2s connect_timeout=2s;
+ratelimit_redis main $urls cluster timeout=$timeout connect_timeout=$timeout;
 ratelimit_zone \$http_x_key zone=one:1m rate=100r/1h redis=main fail=closed;
 ratelimit_zone all zone=all:1m rate=150r/1h redis=main fail=closed;
 ratelimit_zone \$http_x_key zone=a:1m rate=1r/1h redis=main fail=closed;
@@ -518,7 +521,7 @@ sub seeds {
 
     my $gateway = Gateway->start(http => config(
         "redis://127.0.0.1:$gone redis://127.0.0.1:$silent->{port} "
-        . $cluster->urls($node)) =~ s/connect_timeout=2s//r);
+        . $cluster->urls($node)) =~ s/connect_timeout=\d+s//r);
     my $clients = Clients->new($gateway->{port});
 
     Gateway::await(sub { !grep { !by_redis($clients) } 1 .. 20 },

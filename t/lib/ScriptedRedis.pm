@@ -33,6 +33,7 @@ use IO::Socket::INET;
 use Socket qw(SOL_SOCKET SO_LINGER);
 use Time::HiRes qw(time);
 
+use Ports qw(free_port);
 use RedisClient;
 
 
@@ -57,7 +58,8 @@ sub start {
 
     $self->{listen} = IO::Socket::INET->new(Listen => 1024, ReuseAddr => 1,
                                             LocalAddr => $self->{host},
-                                            LocalPort => $option{port} || 0)
+                                            LocalPort => $option{port}
+                                                         || free_port())
         or die "listen: $!";
     $self->{port} = $self->{listen}->sockport;
 
