@@ -20,6 +20,7 @@ static ngx_int_t ngx_http_ratelimit_add_first(ngx_conf_t *cf,
     ngx_http_phases phase, ngx_http_handler_pt handler);
 static ngx_int_t ngx_http_ratelimit_add_last(ngx_conf_t *cf,
     ngx_http_phases phase, ngx_http_handler_pt handler);
+static ngx_int_t ngx_http_ratelimit_init_module(ngx_cycle_t *cycle);
 static ngx_int_t ngx_http_ratelimit_init_process(ngx_cycle_t *cycle);
 static void ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle);
 
@@ -149,7 +150,7 @@ ngx_module_t  ngx_http_ratelimit_module = {
     ngx_http_ratelimit_commands,           /* module directives */
     NGX_HTTP_MODULE,                       /* module type */
     NULL,                                  /* init master */
-    ngx_http_ratelimit_store_init_module,  /* init module */
+    ngx_http_ratelimit_init_module,        /* init module */
     ngx_http_ratelimit_init_process,       /* init process */
     NULL,                                  /* init thread */
     NULL,                                  /* exit thread */
@@ -385,6 +386,17 @@ ngx_http_ratelimit_add_last(ngx_conf_t *cf, ngx_http_phases phase,
     *h = handler;
 
     return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_init_module(ngx_cycle_t *cycle)
+{
+#if (NGX_HTTP_RATELIMIT_HIREDIS)
+    ngx_http_ratelimit_redis_init_module(cycle);
+#endif
+
+    return ngx_http_ratelimit_store_init_module(cycle);
 }
 
 

@@ -127,9 +127,83 @@ subtest 'reloads' => sub {
     compare();
 };
 
+subtest 'what is gone, and comes back' => \&kept;
+
 is($gateway->complaints, '', 'no complaints');
 
 done_testing();
+
+
+# evictions and counters of a Redis are not in the memory of statistics
+
+sub kept {
+    my $zones = <<"END";
+ratelimit_redis away redis://127.0.0.1:$away;
+ratelimit_zone \$arg_k zone=full:64k rate=1r/h;
+ratelimit_zone \$arg_k zone=remote:1m rate=1r/h redis=away fail=open;
+END
+    my $limits = <<'END';
+location /full { ratelimit zone=full; empty_gif; }
+location /remote { ratelimit zone=remote; empty_gif; }
+END
+    my $api = 'location /api/ { ratelimit_api write=on; }';
+    my $server = 'listen 127.0.0.1:PORT;';
+    my $gateway = Gateway->start(workers => 1,
+                                 http => "$zones server { $server $limits $api }");
+    my $clients = Clients->new($gateway->{port});
+
+    my $figures = sub {
+        my %metric = $clients->ask('GET /api/metrics')->{body}
+                     =~ /^nginx_ratelimit_(\w+_total\{.*?\}) (\d+)$/mg;
+        my $zone = decode_json($clients->ask('GET /api/zones/full')->{body});
+
+        $metric{recent} = $zone->{evictions};
+
+        return \%metric;
+    };
+    my $some = sub {
+        $clients->series(map { ["GET /full?k=$_[0]$_"] } 1 .. 3000);
+        $clients->series((["GET /remote?k=$_[0]"]) x 5);
+    };
+
+    $some->('a');
+    $clients->ask('DELETE /api/zones/full');
+    $some->('b');
+
+    my $before = $figures->();
+    my $evictions = 'zone_evictions_total{zone="full"}';
+    my ($fallbacks) = grep { /redis_fallbacks/ } keys %$before;
+
+    cmp_ok($before->{$evictions}, '>', $before->{recent}, 'some are dismissed');
+    cmp_ok($before->{recent}, '>', 0, 'some are not');
+    cmp_ok($before->{$fallbacks}, '>', 0, 'a Redis has some');
+
+    $gateway->hup("server { $server $api }");
+    Gateway::await(sub { $gateway->settled }, 'all are removed');
+    is(scalar(() = $clients->ask('GET /api/metrics')->{body} =~ /zone=/g), 0,
+       'they are gone');
+    $gateway->hup("server { $server $api } $zones");
+    Gateway::await(sub { $gateway->settled }, 'they are unused');
+    $gateway->hup("$zones server { $server $limits $api }");
+    Gateway::await(sub { $gateway->settled }, 'all are there again');
+    is_deeply($figures->(), $before, 'no counter has gone back');
+
+    # another algorithm is another memory
+
+    $zones =~ s/full:64k/full:64k algorithm=fixed_window/;
+    $gateway->hup("$zones server { $server $limits $api }");
+    Gateway::await(sub { $gateway->settled }, 'another algorithm');
+    is_deeply($figures->(), $before, 'nor then');
+
+    $some->('c');
+
+    my $after = $figures->();
+
+    cmp_ok($after->{$_}, '>', $before->{$_}, "$_: and it counts on")
+        for $evictions, 'recent', $fallbacks;
+    is($gateway->complaints =~ s/.*(?:is full|marked down).*\n//gr, '',
+       'no complaints');
+}
 
 
 # without some zones, whose locations have no limit then

@@ -6,6 +6,7 @@
 
 
 #include "conf/ngx_http_ratelimit_conf.h"
+#include "store/ngx_http_ratelimit_kept.h"
 #include "store/ngx_http_ratelimit_statistics.h"
 #include "store/ngx_http_ratelimit_top.h"
 
@@ -112,12 +113,12 @@ ngx_http_ratelimit_resolve_all(ngx_conf_t *cf)
         return NGX_ERROR;
     }
 
-    if (rmcf->zones.nelts == 0) {
-        return NGX_OK;
-    }
-
     if (rmcf->api && ngx_http_ratelimit_resolve_api(cf, rmcf) != NGX_OK) {
         return NGX_ERROR;
+    }
+
+    if (rmcf->zones.nelts == 0) {
+        return NGX_OK;
     }
 
     return ngx_http_ratelimit_store_finish(cf);
@@ -143,6 +144,12 @@ ngx_http_ratelimit_resolve_api(ngx_conf_t *cf,
         {
             return NGX_ERROR;
         }
+    }
+
+    if (ngx_http_ratelimit_kept_declare(cf, &ngx_http_ratelimit_module)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     return ngx_http_ratelimit_statistics_declare(cf, &rmcf->zones,

@@ -6,6 +6,7 @@
 
 
 #include "redis/ngx_http_ratelimit_redis_nodes.h"
+#include "store/ngx_http_ratelimit_kept.h"
 
 
 static ngx_int_t ngx_http_ratelimit_redis_declare_servers(ngx_conf_t *cf,
@@ -14,6 +15,10 @@ static ngx_int_t ngx_http_ratelimit_redis_shared_name(ngx_conf_t *cf,
     ngx_http_ratelimit_redis_t *redis, ngx_str_t *name);
 static ngx_int_t ngx_http_ratelimit_redis_init_shared(
     ngx_shm_zone_t *shm_zone, void *data);
+static ngx_int_t ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_redis_t *redis);
+static ngx_int_t ngx_http_ratelimit_redis_take_kept(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_each(ngx_cycle_t *cycle,
     ngx_int_t (*handler)(ngx_cycle_t *cycle,
         ngx_http_ratelimit_redis_t *redis));
@@ -167,6 +172,7 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
     redis = shm_zone->data;
     pool = (ngx_slab_pool_t *) shm_zone->shm.addr;
 
+    redis->fresh = (former == NULL);
     redis->shared = former ? former->shared
                            : ngx_slab_calloc(pool,
                                     sizeof(ngx_http_ratelimit_redis_shared_t));
@@ -184,6 +190,59 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
     return ngx_http_ratelimit_redis_nodes_init(redis->nodes,
                                                former ? former->nodes : NULL,
                                                pool);
+}
+
+
+void
+ngx_http_ratelimit_redis_init_module(ngx_cycle_t *cycle)
+{
+    if (!ngx_is_init_cycle(cycle->old_cycle)) {
+        (void) ngx_http_ratelimit_redis_each(cycle->old_cycle,
+                                             ngx_http_ratelimit_redis_keep);
+    }
+
+    (void) ngx_http_ratelimit_redis_each(cycle,
+                                         ngx_http_ratelimit_redis_take_kept);
+}
+
+
+/* of all, whether they are gone or not */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_str_t  node;
+
+    ngx_str_null(&node);
+
+    ngx_http_ratelimit_keep(cycle, &redis->name, &node,
+                            (void *) &redis->shared->commands,
+                            NGX_HTTP_RATELIMIT_REDIS_COUNTERS);
+
+    if (redis->nodes != NULL) {
+        ngx_http_ratelimit_redis_nodes_keep(redis->nodes, cycle);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_take_kept(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_redis_t *redis)
+{
+    ngx_str_t  node;
+
+    ngx_str_null(&node);
+
+    if (redis->fresh) {
+        (void) ngx_http_ratelimit_take_kept(cycle, &redis->name, &node,
+                                         (void *) &redis->shared->commands,
+                                         NGX_HTTP_RATELIMIT_REDIS_COUNTERS);
+    }
+
+    return NGX_OK;
 }
 
 

@@ -12,6 +12,7 @@
 
 
 #include "redis/ngx_http_ratelimit_redis_nodes.h"
+#include "store/ngx_http_ratelimit_kept.h"
 
 
 /* nodes that sentinels may name before the first one is forgotten */
@@ -26,10 +27,19 @@
 /* and until a new node may take the place of one that no server has named */
 #define NGX_HTTP_RATELIMIT_REDIS_OLD_NODE   120000
 
+/* bytes of "host:port" */
+#define NGX_HTTP_RATELIMIT_NODE_NAME                                          \
+    (RATELIMIT_CLUSTER_HOST + sizeof(":65535"))
+
 
 static ngx_http_ratelimit_redis_node_t *ngx_http_ratelimit_redis_find_node(
     ngx_http_ratelimit_redis_directory_t *directory, ngx_str_t *host,
     in_port_t port);
+static void ngx_http_ratelimit_redis_keep_node(
+    ngx_http_ratelimit_redis_nodes_t *nodes,
+    ngx_http_ratelimit_redis_node_t *node, ngx_cycle_t *cycle);
+static void ngx_http_ratelimit_redis_name_node(
+    ngx_http_ratelimit_redis_node_t *node, u_char *text, ngx_str_t *name);
 static ngx_http_ratelimit_redis_node_t *ngx_http_ratelimit_redis_free_node(
     ngx_http_ratelimit_redis_directory_t *directory);
 static void ngx_http_ratelimit_redis_mark_used(
@@ -355,6 +365,8 @@ ngx_uint_t
 ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_str_t *host, in_port_t port, ngx_str_t *address)
 {
+    u_char                                 text[NGX_HTTP_RATELIMIT_NODE_NAME];
+    ngx_str_t                              name;
     ngx_http_ratelimit_redis_node_t       *node;
     ngx_http_ratelimit_redis_directory_t  *directory;
 
@@ -372,6 +384,9 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
             return 0;
         }
 
+        ngx_http_ratelimit_redis_keep_node(nodes, node,
+                                           (ngx_cycle_t *) ngx_cycle);
+
         /* a worker that is killed here leaves a free node */
 
         node->id = 0;
@@ -382,6 +397,12 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
         node->port = port;
         node->address[0] = '\0';
         ngx_cpystrn(node->host, host->data, host->len + 1);
+
+        ngx_http_ratelimit_redis_name_node(node, text, &name);
+        (void) ngx_http_ratelimit_take_kept((ngx_cycle_t *) ngx_cycle,
+                                         &nodes->redis->name, &name,
+                                         (void *) &node->figures.commands,
+                                         NGX_HTTP_RATELIMIT_REDIS_COUNTERS);
 
         ngx_memory_barrier();
         node->id = ++directory->id;
@@ -396,6 +417,49 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_shmtx_unlock(nodes->mutex);
 
     return node - directory->nodes + 1;
+}
+
+
+void
+ngx_http_ratelimit_redis_nodes_keep(ngx_http_ratelimit_redis_nodes_t *nodes,
+    ngx_cycle_t *cycle)
+{
+    ngx_uint_t                             i;
+    ngx_http_ratelimit_redis_directory_t  *directory;
+
+    directory = nodes->directory;
+
+    for (i = 0; i < directory->nnodes; i++) {
+        ngx_http_ratelimit_redis_keep_node(nodes, &directory->nodes[i], cycle);
+    }
+}
+
+
+static void
+ngx_http_ratelimit_redis_keep_node(ngx_http_ratelimit_redis_nodes_t *nodes,
+    ngx_http_ratelimit_redis_node_t *node, ngx_cycle_t *cycle)
+{
+    u_char     text[NGX_HTTP_RATELIMIT_NODE_NAME];
+    ngx_str_t  name;
+
+    if (node->id == 0) {
+        return;
+    }
+
+    ngx_http_ratelimit_redis_name_node(node, text, &name);
+    ngx_http_ratelimit_keep(cycle, &nodes->redis->name, &name,
+                            (void *) &node->figures.commands,
+                            NGX_HTTP_RATELIMIT_REDIS_COUNTERS);
+}
+
+
+static void
+ngx_http_ratelimit_redis_name_node(ngx_http_ratelimit_redis_node_t *node,
+    u_char *text, ngx_str_t *name)
+{
+    name->data = text;
+    name->len = ngx_sprintf(text, "%s:%d", node->host, (int) node->port)
+                - text;
 }
 
 

@@ -4,6 +4,7 @@
  */
 
 
+#include "store/ngx_http_ratelimit_kept.h"
 #include "store/ngx_http_ratelimit_shm.h"
 #include "store/ngx_http_ratelimit_statistics.h"
 #include "store/ngx_http_ratelimit_top.h"
@@ -485,6 +486,7 @@ ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle)
 
     if (zones != NULL) {
         ngx_http_ratelimit_statistics_activate(cycle, zones);
+        ngx_http_ratelimit_keep_evictions(cycle, zones);
     }
 
     ngx_http_ratelimit_reload_activate();

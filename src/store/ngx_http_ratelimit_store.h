@@ -396,6 +396,9 @@ ngx_int_t ngx_http_ratelimit_redis_get_figures(
 
 ngx_uint_t ngx_http_ratelimit_redis_is_up(ngx_http_ratelimit_redis_t *redis);
 
+/* the configuration is used from now on */
+void ngx_http_ratelimit_redis_init_module(ngx_cycle_t *cycle);
+
 ngx_int_t ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle);
 void ngx_http_ratelimit_redis_exit_process(ngx_cycle_t *cycle);
 #endif

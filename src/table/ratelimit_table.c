@@ -562,6 +562,15 @@ ratelimit_table_dismissed(const ratelimit_table_t *table)
 }
 
 
+void
+ratelimit_table_inherit_evictions(ratelimit_table_t *table, uint64_t n,
+    uint64_t dismissed)
+{
+    __atomic_store_n(&table->header->inherited, n, __ATOMIC_RELAXED);
+    __atomic_store_n(&table->header->dismissed, dismissed, __ATOMIC_RELAXED);
+}
+
+
 static uint64_t
 ratelimit_table_own_evictions(const ratelimit_table_t *table)
 {

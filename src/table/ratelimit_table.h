@@ -250,6 +250,10 @@ uint64_t ratelimit_table_bytes_used(const ratelimit_table_t *table);
 void ratelimit_table_dismiss_evictions(ratelimit_table_t *table);
 uint64_t ratelimit_table_dismissed(const ratelimit_table_t *table);
 
+/* of a new table: those of one that was dropped, and of them dismissed ones */
+void ratelimit_table_inherit_evictions(ratelimit_table_t *table, uint64_t n,
+    uint64_t dismissed);
+
 /* the table's evictions since the last report; 0 within a second after it */
 uint64_t ratelimit_table_new_evictions(ratelimit_table_t *table,
     uint64_t now);
