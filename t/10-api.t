@@ -111,6 +111,13 @@ subtest 'what is not there' => sub {
     is($options->{field}{allow}, 'GET, HEAD, OPTIONS', 'methods');
 };
 
+
+# there are no versions that a condition could be about
+
+for my $condition ('If-None-Match: *', 'If-Match: "x"') {
+    is($clients->ask('GET /api/zones', $condition)->{status}, 200, $condition);
+}
+
 is($gateway->complaints, '', 'no complaints');
 
 done_testing();

@@ -385,6 +385,12 @@ sub bodies {
     Clients::await_answers(1, $client);
 
     is($client->{answers}[0]{status}, 200, 'in pieces');
+
+    for my $condition ('If-None-Match: *', 'If-Match: "x"') {
+        my $other = ServiceCalls->new($clients, '/json', $condition);
+
+        is($other->ask($long->(1))->{status}, 200, $condition);
+    }
 }
 
 

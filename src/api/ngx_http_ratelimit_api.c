@@ -111,6 +111,10 @@ ngx_http_ratelimit_api_handler(ngx_http_request_t *r)
     ngx_int_t                      rc;
     ngx_http_ratelimit_api_path_t  path;
 
+    /* there is nothing that "If-None-Match: *" could mean */
+
+    r->disable_not_modified = 1;
+
     rc = ngx_http_discard_request_body(r);
 
     if (rc != NGX_OK) {

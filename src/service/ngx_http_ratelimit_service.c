@@ -127,6 +127,10 @@ ngx_http_ratelimit_service_handler(ngx_http_request_t *r)
     ngx_int_t                  rc;
     ngx_http_ratelimit_call_t  call;
 
+    /* a call that was counted is answered, whatever conditions it has */
+
+    r->disable_not_modified = 1;
+
     if (r->headers_in.content_length_n
         > NGX_HTTP_RATELIMIT_MAX_MESSAGE + NGX_HTTP_RATELIMIT_FRAME)
     {

@@ -16,9 +16,10 @@ use JSON::PP;
 
 
 sub new {
-    my ($class, $clients, $path) = @_;
+    my ($class, $clients, $path, @fields) = @_;
 
-    return bless { clients => $clients, path => $path }, $class;
+    return bless { clients => $clients, path => $path, fields => \@fields },
+           $class;
 }
 
 
@@ -61,7 +62,7 @@ sub ask {
     my $client = $self->{clients}->connect;
 
     Clients::put($client, $self->{clients}->text("POST $self->{path}",
-                 'Content-Type: application/json',
+                 'Content-Type: application/json', @{$self->{fields}},
                  'Content-Length: ' . length $text) . $text);
     Clients::await_answers(1, $client);
 
