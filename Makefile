@@ -207,6 +207,22 @@ style:  ## check the house rules
 	@prove t/00-style.t t/01-layers.t
 
 
+.PHONY: suite
+suite:  ## run the nginx tests (MORE="t/x.t ...")
+	@.ci/install suite
+	@$(SUBMAKE) all
+	@$(PROVE) $(SUITE) $(MORE)
+
+
+PARTS =
+
+
+.PHONY: matrix
+matrix:  ## test other versions, packages and bare roots (PARTS="...")
+	@.ci/install build debootstrap git iproute2
+	@.ci/matrix $(PARTS)
+
+
 .PHONY: hup
 hup:  ## run the nginx tests with a reload instead of a restart each
 	@.ci/install test
@@ -221,6 +237,16 @@ valgrind:  ## run the nginx tests under valgrind
 	@rm -rf $(OUT)/valgrind && mkdir -m 1777 $(OUT)/valgrind
 	@VALGRIND_OPTS='$(VALGRIND)' TEST_NGINX_USE_VALGRIND=1 $(PROVE) $(SUITE)
 	@! grep -r ratelimit_ $(OUT)/valgrind
+
+
+# sources that tests build
+
+.PHONY: sources
+sources:
+	@.ci/hiredis-source build/hiredis
+	@.ci/nginx-source $(OUT)/nginx-source
+	@.ci/nginx-source $(OUT)/nginx-trixie trixie
+	@.ci/valkey $(OUT)/valkey
 
 
 # nginx and module out of one source tree

@@ -252,8 +252,8 @@ subtest 'make help' => sub {
 
     is($rc, 0, 'works');
     like($text, qr/^$_ +\S/m, "lists $_")
-        for qw(all deps install uninstall deb run test unit style hup
-               valgrind asan static clean);
+        for qw(all deps install uninstall deb run test suite matrix
+               unit style hup valgrind asan static clean);
 };
 
 done_testing();

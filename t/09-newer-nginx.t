@@ -2,8 +2,8 @@
 
 # The tests that drive nginx by Test::Nginx, and one of each other part, on the
 # nginx of the next Debian release: it is built from its source together with
-# the module, by a line of docs/operations.md.  And a build against the nginx of
-# Debian testing, of which there are headers.
+# the module, by a line of docs/operations.md.  "make matrix" runs them on
+# others.
 
 use strict;
 use warnings;
@@ -51,17 +51,6 @@ for my $test (@suite) {
 
 ok(command('prove -j2', map { "t/$_.t" } @$_), "@$_")
     for [qw(10-api 54-count 62-grpc 67-settle)], [qw(72-redis 90-redis-tls)];
-
-subtest 'nginx of Debian testing' => sub {
-    my $dir = "$root/build/nginx-testing";
-
-    ok(-d "$dir/root"
-       || (command(".ci/fetch package forky nginx-dev $dir")
-           && command("dpkg-deb -x $dir/nginx-dev_*.deb $dir/root")),
-       'its headers');
-    ok(command("make BUILD=$root/build/testing "
-               . "NGINX_SRC=$dir/root/usr/share/nginx/src"), 'builds');
-};
 
 done_testing();
 
