@@ -13,8 +13,6 @@
 
 static void ngx_http_ratelimit_log_later(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_zone_t *zone, ngx_uint_t level);
-static ngx_event_t *ngx_http_ratelimit_log_create_timer(
-    ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_log_handler(ngx_event_t *ev);
 
 
@@ -49,10 +47,14 @@ ngx_http_ratelimit_log_later(ngx_http_ratelimit_ctx_t *ctx,
     ev = zone->log_timer;
 
     if (ev == NULL) {
-        ev = ngx_http_ratelimit_log_create_timer(zone);
+        ev = ngx_http_ratelimit_timer_create(ngx_cycle->pool,
+                                             ngx_http_ratelimit_log_handler,
+                                             zone);
         if (ev == NULL) {
             return;
         }
+
+        zone->log_timer = ev;
     }
 
     if (!ev->timer_set) {
@@ -68,41 +70,13 @@ ngx_http_ratelimit_log_later(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-static ngx_event_t *
-ngx_http_ratelimit_log_create_timer(ngx_http_ratelimit_zone_t *zone)
-{
-    ngx_event_t       *ev;
-    ngx_connection_t  *c;
-
-    ev = ngx_pcalloc(ngx_cycle->pool, sizeof(ngx_event_t)
-                                      + sizeof(ngx_connection_t));
-    if (ev == NULL) {
-        return NULL;
-    }
-
-    c = (ngx_connection_t *) (ev + 1);
-    c->fd = (ngx_socket_t) -1;
-    c->data = zone;
-
-    ev->data = c;
-    ev->handler = ngx_http_ratelimit_log_handler;
-    ev->cancelable = 1;
-
-    zone->log_timer = ev;
-
-    return ev;
-}
-
-
 static void
 ngx_http_ratelimit_log_handler(ngx_event_t *ev)
 {
     uint64_t                    n;
-    ngx_connection_t           *c;
     ngx_http_ratelimit_zone_t  *zone;
 
-    c = ev->data;
-    zone = c->data;
+    zone = ngx_http_ratelimit_timer_data(ev);
     n = ngx_http_ratelimit_store_not_logged(zone);
 
     if (n) {

@@ -325,6 +325,9 @@ ngx_uint_t ngx_http_ratelimit_is_same(const ngx_str_t *one,
 ngx_int_t ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,
     ngx_event_handler_pt handler, void *data);
 
+ngx_event_t *ngx_http_ratelimit_timer_create(ngx_pool_t *pool,
+    ngx_event_handler_pt handler, void *data);
+
 /* a timer with a connection of its own, and what its handler is about */
 void ngx_http_ratelimit_timer_init(ngx_event_t *ev, ngx_connection_t *dummy,
     ngx_event_handler_pt handler, void *data);

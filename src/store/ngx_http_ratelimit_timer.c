@@ -17,19 +17,34 @@ ngx_int_t
 ngx_http_ratelimit_timer_start(ngx_cycle_t *cycle,
     ngx_event_handler_pt handler, void *data)
 {
+    ngx_event_t  *ev;
+
+    ev = ngx_http_ratelimit_timer_create(cycle->pool, handler, data);
+    if (ev == NULL) {
+        return NGX_ERROR;
+    }
+
+    handler(ev);
+
+    return NGX_OK;
+}
+
+
+ngx_event_t *
+ngx_http_ratelimit_timer_create(ngx_pool_t *pool, ngx_event_handler_pt handler,
+    void *data)
+{
     ngx_http_ratelimit_timer_t  *timer;
 
-    timer = ngx_pcalloc(cycle->pool, sizeof(ngx_http_ratelimit_timer_t));
+    timer = ngx_pcalloc(pool, sizeof(ngx_http_ratelimit_timer_t));
     if (timer == NULL) {
-        return NGX_ERROR;
+        return NULL;
     }
 
     ngx_http_ratelimit_timer_init(&timer->event, &timer->dummy, handler, data);
     timer->event.cancelable = 1;
 
-    handler(&timer->event);
-
-    return NGX_OK;
+    return &timer->event;
 }
 
 
