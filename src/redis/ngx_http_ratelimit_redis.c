@@ -38,9 +38,8 @@ ngx_int_t
 ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_redis_t *redis, void *tag)
 {
-    size_t           size;
-    ngx_str_t        name;
-    ngx_shm_zone_t  *shm_zone;
+    size_t     size;
+    ngx_str_t  name;
 
     ngx_http_ratelimit_redis_find_resolver(cf, redis);
 
@@ -53,15 +52,10 @@ ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
     size = redis->nodes ? ngx_http_ratelimit_redis_nodes_size(redis->nodes)
                         : 8 * ngx_pagesize;
 
-    shm_zone = ngx_shared_memory_add(cf, &name, size, tag);
-    if (shm_zone == NULL) {
-        return NGX_ERROR;
-    }
-
-    shm_zone->init = ngx_http_ratelimit_redis_init_shared;
-    shm_zone->data = redis;
-
-    return NGX_OK;
+    return ngx_http_ratelimit_shm_add(cf, &name, size, tag,
+                                      ngx_http_ratelimit_redis_init_shared,
+                                      redis)
+           ? NGX_OK : NGX_ERROR;
 }
 
 

@@ -41,9 +41,8 @@ ngx_int_t
 ngx_http_ratelimit_redis_deny_cache_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, void *tag)
 {
-    size_t           size;
-    ngx_str_t        name;
-    ngx_shm_zone_t  *shm_zone;
+    size_t     size;
+    ngx_str_t  name;
 
     /* a zone that moves to another Redis starts with an empty cache */
 
@@ -59,15 +58,10 @@ ngx_http_ratelimit_redis_deny_cache_declare(ngx_conf_t *cf,
 
     size = ngx_max(zone->shm_zone->shm.size / 8, 32 * ngx_pagesize);
 
-    shm_zone = ngx_shared_memory_add(cf, &name, size, tag);
-    if (shm_zone == NULL) {
-        return NGX_ERROR;
-    }
-
-    shm_zone->init = ngx_http_ratelimit_redis_deny_cache_init;
-    shm_zone->data = zone;
-
-    return NGX_OK;
+    return ngx_http_ratelimit_shm_add(cf, &name, size, tag,
+                                      ngx_http_ratelimit_redis_deny_cache_init,
+                                      zone)
+           ? NGX_OK : NGX_ERROR;
 }
 
 

@@ -93,23 +93,16 @@ ngx_int_t
 ngx_http_ratelimit_statistics_declare(ngx_conf_t *cf, ngx_array_t *zones,
     void *tag)
 {
-    ngx_str_t        name;
-    ngx_shm_zone_t  *shm_zone;
+    size_t     size;
+    ngx_str_t  name;
 
     ngx_str_set(&name, "ratelimit:statistics");
+    size = sizeof(ngx_http_ratelimit_statistics_t) + ngx_pagesize;
 
-    shm_zone = ngx_shared_memory_add(cf, &name,
-                                     sizeof(ngx_http_ratelimit_statistics_t)
-                                     + ngx_pagesize,
-                                     tag);
-    if (shm_zone == NULL) {
-        return NGX_ERROR;
-    }
-
-    shm_zone->init = ngx_http_ratelimit_statistics_init;
-    shm_zone->data = zones;
-
-    return NGX_OK;
+    return ngx_http_ratelimit_shm_add(cf, &name, size, tag,
+                                      ngx_http_ratelimit_statistics_init,
+                                      zones)
+           ? NGX_OK : NGX_ERROR;
 }
 
 

@@ -317,6 +317,10 @@ ngx_uint_t ngx_http_ratelimit_store_may_log(ngx_http_ratelimit_zone_t *zone,
 /* lines that were not, since this was asked last */
 uint64_t ngx_http_ratelimit_store_not_logged(ngx_http_ratelimit_zone_t *zone);
 
+/* declares memory that is called so; NULL, and an error is logged, if not */
+ngx_shm_zone_t *ngx_http_ratelimit_shm_add(ngx_conf_t *cf, ngx_str_t *name,
+    size_t size, void *tag, ngx_shm_zone_init_pt init, void *data);
+
 /* whether both have the same bytes */
 ngx_uint_t ngx_http_ratelimit_is_same(const ngx_str_t *one,
     const ngx_str_t *two);

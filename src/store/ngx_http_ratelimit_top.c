@@ -45,8 +45,8 @@ ngx_int_t
 ngx_http_ratelimit_top_declare(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
     void *tag)
 {
-    ngx_str_t        name;
-    ngx_shm_zone_t  *shm_zone;
+    size_t     size;
+    ngx_str_t  name;
 
     /* another number or kind of keys is another memory */
 
@@ -61,21 +61,14 @@ ngx_http_ratelimit_top_declare(ngx_conf_t *cf, ngx_http_ratelimit_zone_t *zone,
                            &zone->name, &zone->key_text)
                - name.data;
 
-    shm_zone = ngx_shared_memory_add(cf, &name,
-                                     NGX_HTTP_RATELIMIT_LANES
-                                     * ngx_http_ratelimit_top_lane_size(zone)
-                                     + 8 * ngx_pagesize,
-                                     tag);
-    if (shm_zone == NULL) {
-        return NGX_ERROR;
-    }
+    size = NGX_HTTP_RATELIMIT_LANES * ngx_http_ratelimit_top_lane_size(zone)
+           + 8 * ngx_pagesize;
 
-    shm_zone->init = ngx_http_ratelimit_top_init;
-    shm_zone->data = zone;
+    zone->top_zone = ngx_http_ratelimit_shm_add(cf, &name, size, tag,
+                                                ngx_http_ratelimit_top_init,
+                                                zone);
 
-    zone->top_zone = shm_zone;
-
-    return NGX_OK;
+    return zone->top_zone ? NGX_OK : NGX_ERROR;
 }
 
 

@@ -43,16 +43,15 @@ ngx_http_ratelimit_store_declare(ngx_conf_t *cf,
 
     ngx_str_set(&name, "ratelimit:lifelines");
 
-    shm_zone = ngx_shared_memory_add(cf, &name,
-                                     ratelimit_lifelines_size()
-                                     + 8 * ngx_pagesize,
-                                     tag);
-    if (shm_zone == NULL) {
+    zone->lifelines = ngx_http_ratelimit_shm_add(cf, &name,
+                                        ratelimit_lifelines_size()
+                                        + 8 * ngx_pagesize,
+                                        tag,
+                                        ngx_http_ratelimit_shm_init_lifelines,
+                                        NULL);
+    if (zone->lifelines == NULL) {
         return NGX_ERROR;
     }
-
-    shm_zone->init = ngx_http_ratelimit_shm_init_lifelines;
-    zone->lifelines = shm_zone;
 
     shm_zone = ngx_shared_memory_add(cf, &zone->name, size, tag);
     if (shm_zone == NULL) {
@@ -547,6 +546,23 @@ ngx_http_ratelimit_store_is_up(ngx_http_ratelimit_zone_t *zone)
 #endif
 
     return 1;
+}
+
+
+ngx_shm_zone_t *
+ngx_http_ratelimit_shm_add(ngx_conf_t *cf, ngx_str_t *name, size_t size,
+    void *tag, ngx_shm_zone_init_pt init, void *data)
+{
+    ngx_shm_zone_t  *shm_zone;
+
+    shm_zone = ngx_shared_memory_add(cf, name, size, tag);
+
+    if (shm_zone != NULL) {
+        shm_zone->init = init;
+        shm_zone->data = data;
+    }
+
+    return shm_zone;
 }
 
 
