@@ -79,6 +79,13 @@ ratelimit_load_check_node(ratelimit_load_t *load, yaml_node_t *node)
         return 1;
     }
 
+    if (type == RATELIMIT_SCALAR_MISFIT) {
+        return ratelimit_load_error(load, node,
+                                    "error loading config file: '%.64s' is not "
+                                    "what its tag says",
+                                    ratelimit_load_quoted(node));
+    }
+
     return ratelimit_load_error(load, node,
                                 "error checking config: %s %.64s needs quotes",
                                 type == RATELIMIT_SCALAR_TIME ? "the date"
@@ -243,19 +250,6 @@ ratelimit_load_is_merge(yaml_node_t *node)
     return node->type == YAML_SCALAR_NODE
            && node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE
            && strcmp((char *) node->data.scalar.value, "<<") == 0;
-}
-
-
-/* a text in quotes is a string */
-
-ratelimit_scalar_t
-ratelimit_load_scalar(yaml_node_t *node)
-{
-    static const ratelimit_scalar_t  quoted = { RATELIMIT_SCALAR_STRING, 0 };
-
-    return node->data.scalar.style == YAML_PLAIN_SCALAR_STYLE
-           ? ratelimit_yaml_scalar((const char *) node->data.scalar.value)
-           : quoted;
 }
 
 

@@ -106,6 +106,8 @@ ratelimit_domain_load(ratelimit_domains_t *domains,
     domain = NULL;
 
     if (ratelimit_load_document(&load)) {
+        ratelimit_load_tags(&load);
+
         domain = ratelimit_load_root(&load);
         yaml_document_delete(&load.document);
 

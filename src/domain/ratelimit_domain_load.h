@@ -61,10 +61,13 @@ int ratelimit_load_check(ratelimit_load_t *load, yaml_node_t *node);
 ratelimit_load_key_e ratelimit_load_find_key(yaml_node_t *node);
 int ratelimit_load_is_merge(yaml_node_t *node);
 int ratelimit_load_is_null(yaml_node_t *node);
-ratelimit_scalar_t ratelimit_load_scalar(yaml_node_t *node);
 
 /* the text of a scalar for a message */
 const char *ratelimit_load_quoted(yaml_node_t *node);
+
+/* ratelimit_domain_tags.c: what a scalar is, after tags were looked for */
+void ratelimit_load_tags(ratelimit_load_t *load);
+ratelimit_scalar_t ratelimit_load_scalar(yaml_node_t *node);
 
 /* returns 0, as what fails does; node is NULL if there is no place */
 int ratelimit_load_error(ratelimit_load_t *load, yaml_node_t *node,

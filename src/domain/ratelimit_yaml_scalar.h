@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 
-/* a rule file must not have the last three: they need quotes */
+/* a rule file must not have the last four: three of them need quotes */
 
 typedef enum {
     RATELIMIT_SCALAR_STRING = 0,
@@ -21,7 +21,8 @@ typedef enum {
     RATELIMIT_SCALAR_NULL,
     RATELIMIT_SCALAR_LONG,                /* does not fit 63 bits and a sign */
     RATELIMIT_SCALAR_FLOAT,
-    RATELIMIT_SCALAR_TIME
+    RATELIMIT_SCALAR_TIME,
+    RATELIMIT_SCALAR_MISFIT               /* not what its tag says */
 } ratelimit_scalar_e;
 
 
