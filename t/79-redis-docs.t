@@ -307,6 +307,7 @@ sub tls {
     my %option = map { /^(tls-\S+-file) +(\S+)$/ ? ("--$1" => "$dir/$2") : () }
                  split /\n/, $text;
     my $port = Gateway::free_port();
+    my $times = 'timeout=5s connect_timeout=5s';
 
     local $redis = RedisServer->start(%option, '--tls-port' => $port);
 
@@ -322,7 +323,7 @@ sub tls {
                                  =~ s{=\w+\.pw}{=$dir/secret}gr }
                            @{$section->{conf}};
 
-    my $gateway = gateway($mutual =~ s{:6379}{:$port timeout=5s}r
+    my $gateway = gateway($mutual =~ s{:6379}{:$port $times}r
                           . $limit =~ s/NAME/main/r);
 
     is(backends($gateway, '/?k=a'), 'redis', 'with a certificate');
@@ -330,7 +331,7 @@ sub tls {
     $redis->call('CONFIG', 'SET', 'tls-auth-clients', 'no');
     $redis->call('CONFIG', 'SET', 'requirepass', 'secret');
 
-    $gateway = gateway($plain =~ s{:6380}{:$port timeout=5s}r
+    $gateway = gateway($plain =~ s{:6380}{:$port $times}r
                        . $limit =~ s/NAME/other/r);
     is(backends($gateway, '/?k=a'), 'redis', 'with a password');
 }
