@@ -21,7 +21,7 @@ my $redis = RedisServer->start;
 
 my $http = <<"END";
 large_client_header_buffers 4 256k;
-ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=2s;
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
 
 ratelimit_zone \$arg_k zone=shm:1m rate=5r/h rate=100r/d;
 ratelimit_zone \$arg_k zone=far:1m rate=5r/h rate=100r/d redis=main;

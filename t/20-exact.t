@@ -24,7 +24,7 @@ $hour = $hour / 60 . 'm';
 my %algorithm = (
     fixed_window => ["algorithm=fixed_window rate=3000r/$hour"],
     sliding_window => ['rate=3000r/1h'],
-    sliding_window_1 => ['buckets=1 rate=3000r/1h'],
+    sliding_window_1 => ['buckets=1 rate=3000r/366d'],
     sliding_window_60 => ['buckets=60 rate=3000r/1h'],
     sliding_log => ['algorithm=sliding_log rate=3000r/1h'],
     token_bucket => ['algorithm=token_bucket capacity=3000 rate=1r/d'],
@@ -62,7 +62,7 @@ sub all_exact {
 sub config {
     my $zones = <<'END';
 ratelimit_zone $http_x_key zone=a:1m rate=2000r/1h;
-ratelimit_zone $http_x_key zone=b:1m rate=500r/1h buckets=1;
+ratelimit_zone $http_x_key zone=b:1m rate=500r/366d buckets=1;
 ratelimit_zone $http_x_key zone=rates:1m rate=2000r/2h rate=500r/1h;
 END
     my %location = (

@@ -24,7 +24,7 @@ my ($minutes) = map { $_ / 60 } grep { $_ - time % $_ > 300 } 3600, 3660, 4020;
 # kind of state one, and one for each parameter that may change
 my %kind = (
     fixed_window => sub { "algorithm=fixed_window rate=$_[0]r/${minutes}m" },
-    sliding_window_1 => sub { "buckets=1 rate=$_[0]r/1h" },
+    sliding_window_1 => sub { "buckets=1 rate=$_[0]r/366d" },
     sliding_window => sub { "rate=$_[0]r/1h rate=$_[0]r/2h" },
     sliding_log => sub { "algorithm=sliding_log rate=$_[0]r/1h" },
     token_bucket => sub { "algorithm=token_bucket capacity=$_[0] rate=1r/d" },
@@ -329,7 +329,7 @@ sub two_zones {
 sub two {
     my ($a, $b) = @_;
 
-    return "ratelimit_zone \$http_x_key zone=a:$a rate=400r/1h buckets=1;\n"
+    return "ratelimit_zone \$http_x_key zone=a:$a rate=400r/366d buckets=1;\n"
            . "ratelimit_zone \$http_x_key zone=b:$b rate=500r/1h;\n"
            . Gateway->server('/' => 'ratelimit zone=a; ratelimit zone=b;',
                              '/large' => 'ratelimit zone=b;');

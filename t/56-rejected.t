@@ -54,7 +54,7 @@ ratelimit_zone $arg_k zone=fixed:1m rate=3r/m algorithm=fixed_window;
 ratelimit_zone $arg_k zone=log:1m rate=3r/m algorithm=sliding_log;
 ratelimit_zone $arg_k zone=plan:1m rate=$arg_r;
 ratelimit_zone $arg_o zone=other:1m rate=1r/h;
-ratelimit_zone $arg_o zone=short:1m rate=1r/2s algorithm=sliding_log;
+ratelimit_zone $arg_o zone=short:1m rate=1r/10s algorithm=sliding_log;
 
 add_header X-Status $ratelimit_status always;
 END
@@ -102,11 +102,12 @@ sub beside {
 
     is(join(' ', map { $_->{status} } @answers), '200 429 429',
        'the short limit refuses');
-    is($answers[1]{field}{'retry-after'}, 2, 'and says so');
+    cmp_ok($answers[1]{field}{'retry-after'}, '<=', 10, 'and says so');
+    cmp_ok($answers[1]{field}{'retry-after'}, '>', 0, 'for a while');
 
     my $wait = $answers[2]{field}{'retry-after'};
 
-    cmp_ok($wait, '>', 2, 'then the other one has nothing left');
+    cmp_ok($wait, '>', 10, 'then the other one has nothing left');
     $clock->forward($wait);
     is(statuses($uri), '200', 'a client that waits so long is admitted');
 }

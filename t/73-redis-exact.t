@@ -23,7 +23,7 @@ use constant SENT => 700;       # to each of the gateways
 my %algorithm = (
     fixed_window => ['algorithm=fixed_window rate=1000r/366d'],
     sliding_window => ['rate=1000r/1h'],
-    sliding_window_1 => ['buckets=1 rate=1000r/1h'],
+    sliding_window_1 => ['buckets=1 rate=1000r/366d'],
     sliding_window_60 => ['buckets=60 rate=1000r/1h'],
     sliding_log => ['algorithm=sliding_log rate=1000r/1h'],
     token_bucket => ['algorithm=token_bucket capacity=1000 rate=1r/d'],
@@ -63,7 +63,7 @@ sub config {
 ratelimit_redis main redis://127.0.0.1:REDIS timeout=10s connect_timeout=10s
                 connections=2;
 ratelimit_zone $http_x_key zone=a:1m rate=800r/1h redis=main;
-ratelimit_zone $http_x_key zone=b:1m rate=200r/1h buckets=1 redis=main;
+ratelimit_zone $http_x_key zone=b:1m rate=200r/366d buckets=1 redis=main;
 ratelimit_zone $http_x_key zone=rates:1m rate=800r/2h rate=200r/1h redis=main;
 ratelimit_zone $http_x_key zone=near:1m rate=200r/1h;
 END

@@ -34,7 +34,7 @@ use constant SOON => 2.5 + TIMEOUT + SLACK;
 my %algorithm = (
     fixed_window => ['algorithm=fixed_window rate=300r/366d'],
     sliding_window => ['rate=300r/1h'],
-    sliding_window_1 => ['buckets=1 rate=300r/1h'],
+    sliding_window_1 => ['buckets=1 rate=300r/366d'],
     sliding_log => ['algorithm=sliding_log rate=300r/1h'],
     token_bucket => ['algorithm=token_bucket capacity=300 rate=1r/d'],
     leaky_bucket => ['algorithm=leaky_bucket rate=1r/d', 'burst=299 nodelay'],

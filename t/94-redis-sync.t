@@ -24,7 +24,7 @@ use constant ROUNDS => 40;
 my %algorithm = (
     fixed_window => ['algorithm=fixed_window rate=300r/366d'],
     sliding_window => ['rate=300r/1h'],
-    sliding_window_1 => ['buckets=1 rate=300r/1h'],
+    sliding_window_1 => ['buckets=1 rate=300r/366d'],
     sliding_window_60 => ['buckets=60 rate=300r/1h'],
     sliding_log => ['algorithm=sliding_log rate=300r/1h'],
     token_bucket => ['algorithm=token_bucket capacity=300 rate=1r/d'],
