@@ -118,7 +118,7 @@ sub largest {
             next;
         }
 
-        my $tally = $gateway->load(idle => 5, requests => [
+        my $tally = $gateway->load(requests => [
             map { ['/', "new $_"] } 1 .. 2000
         ]);
 

@@ -17,7 +17,7 @@ use Gateway;
 use RedisServer;
 use Registry;
 
-use constant PATIENCE => 5;                 # seconds
+use constant PATIENCE => 60;                # seconds
 use constant UNIT => 366 * 86400 / 100;     # seconds until one of 100 is back
 
 my @algorithms = Registry::algorithms();

@@ -262,8 +262,9 @@ sub parts {
         'errors-always' => sub { return $asked->($_[0], "-ERR no\r\n") },
         'one-too-many' => sub { return $_[1] && "$_[1]+OK\r\n" },
         'the-same-again' => sub { return $_[1] x 2 },
-        'slow' => sub { return map { ($_, ['wait', 0.0005]) }
-                               split //, $_[1] },
+        'slow' => sub { my ($first, $rest) = $_[1] =~ /\A(.{0,30})(.*)\z/s;
+                        return map({ ($_, ['wait', 0.0005]) }
+                                   split //, $first), $rest },
     };
 }
 
@@ -301,7 +302,7 @@ ratelimit_zone $arg_k zone=near:1m rate=5r/d;
 END
 
     for my $name (sort keys %url) {
-        my $timeout = ($name eq 'patient') ? '5s' : TIMEOUT * 1000 . 'ms';
+        my $timeout = ($name eq 'patient') ? '20s' : TIMEOUT * 1000 . 'ms';
 
         $http .= "ratelimit_redis $name $url{$name} timeout=$timeout"
                  . " connect_timeout=$timeout;\n";

@@ -550,8 +550,11 @@ sub measure {
 sub copies {
     my ($made, $names, $n) = @_;
 
-    my (undef, $copied) = $redis->pipe(['SELECT', 1],
-                                       ['EVAL', <<'END', 1, $made, $names, $n],
+    # on a connection whose replies may take minutes
+
+    my $client = $redis->client(patience => 600);
+    my (undef, $copied) = $client->pipe(['SELECT', 1],
+                                        ['EVAL', <<'END', 1, $made, $names, $n],
 local function used()
     return redis.call('INFO', 'memory'):match('used_memory:(%d+)')
 end
@@ -582,7 +585,7 @@ redis.call('COPY', KEYS[1], KEYS[1], 'DB', 0, 'REPLACE')
 
 return bytes
 END
-                                       ['SELECT', 0]);
+                                        ['SELECT', 0]);
 
     return $copied;
 }

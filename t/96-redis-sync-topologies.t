@@ -21,7 +21,6 @@ use RedisServer;
 use Together;
 
 use constant LARGE => 60_000;
-use constant PATIENCE => 30;    # seconds for anything that must happen
 
 subtest 'TLS' => \&tls;
 subtest 'cluster' => \&cluster;
@@ -90,7 +89,7 @@ sub await_counted {
                               @keys };
     my $admitted = join ' ', map { $count->{$_}{200} } @keys;
 
-    eval { Gateway::await(sub { $all->() eq $admitted }, 'reports', PATIENCE) };
+    eval { Gateway::await(sub { $all->() eq $admitted }, 'reports') };
 
     is($all->(), $admitted, 'what was admitted is counted');
 }
@@ -183,7 +182,7 @@ sub sentinels {
     Gateway::await(sub { grep({ $_ != $former && counted($_, 'large', 'over')
                                                  == $before->{over}{200} }
                               @{$fleet->{servers}}) >= 2 },
-                   'replicas', PATIENCE);
+                   'replicas');
 
     $former->kill;
 

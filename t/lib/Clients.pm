@@ -22,7 +22,7 @@ use IO::Socket::INET;
 use Socket qw(IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(time);
 
-use constant PATIENCE => 20;    # seconds for anything that must happen
+use constant PATIENCE => 60;    # seconds for anything that must happen
 use constant DEPTH => 50;       # requests under way on a connection
 
 

@@ -24,7 +24,7 @@ use IO::Socket::INET;
 use Socket qw(IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(time);
 
-use constant IDLE => 20;    # seconds without any answer are a hang
+use constant IDLE => 60;    # seconds without any answer are a hang
 
 
 sub new {

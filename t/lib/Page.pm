@@ -18,7 +18,7 @@ use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
 use Time::HiRes qw(time sleep);
 
-use constant PATIENCE => 10;    # seconds for a line to be in a log
+use constant PATIENCE => 60;    # seconds for a line to be in a log
 use constant HANG => 60;        # and for a command
 use constant LATE => 120;       # and between a request and a look at its time
 

@@ -18,7 +18,7 @@ use IO::Socket::UNIX;
 use Socket qw(IPPROTO_TCP TCP_NODELAY);
 use Time::HiRes qw(time);
 
-use constant PATIENCE => 20;    # seconds
+use constant PATIENCE => 60;    # seconds
 
 
 sub new {

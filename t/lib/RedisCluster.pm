@@ -17,7 +17,7 @@ use Time::HiRes qw(sleep time);
 use RedisServer;
 
 use constant SLOTS => 16384;
-use constant PATIENCE => 30;    # seconds for anything that must happen
+use constant PATIENCE => 60;    # seconds for anything that must happen
 
 # milliseconds of silence until a node is down: none is to be taken for dead
 # because the machine is busy, except where a test wants that; when nodes get to

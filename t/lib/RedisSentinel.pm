@@ -17,7 +17,7 @@ use Time::HiRes qw(sleep time);
 
 use RedisServer;
 
-use constant PATIENCE => 30;    # seconds for anything that must happen
+use constant PATIENCE => 60;    # seconds for anything that must happen
 
 
 # "name" is that of the primary, "replicas" and "sentinels" are how many, "down"

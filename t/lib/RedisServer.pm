@@ -23,7 +23,7 @@ use Time::HiRes qw(sleep time);
 use Ports qw(free_port);
 use RedisClient;
 
-use constant PATIENCE => 20;    # seconds for anything that must happen
+use constant PATIENCE => 60;    # seconds for anything that must happen
 
 # a test that is interrupted cleans up, too
 $SIG{$_} = sub { exit 1 } for qw(HUP INT TERM);

@@ -13,7 +13,7 @@ use IO::Select;
 use POSIX qw(_exit);
 use Socket qw(AF_UNIX SOCK_STREAM PF_UNSPEC);
 
-use constant PATIENCE => 20;    # seconds
+use constant PATIENCE => 60;    # seconds
 
 
 sub launch {
