@@ -61,6 +61,7 @@ my @mutations = (
     [sliding_log => "'GETRANGE', key, '0', '14'", "'GETRANGE', key, '1', '15'"],
     [sliding_log => "'SETRANGE', log.key, '15'", "'SETRANGE', log.key, '10'"],
     [sliding_log => 'log.head - found', 'log.head'],
+    [sliding_log => "head - n\n", "head - n + 1\n"],
     [sliding_log => '== age', '>= age'],
     [token_bucket => 'elapsed >= 2 * period', 'elapsed >= 3 * period'],
     [token_bucket => 'since - now <= skew', 'since - now < skew'],

@@ -415,22 +415,30 @@ if n == 0 and not log.lossy then
     return
 end
 
--- the later ones take the places of those that go
+-- The later ones take the places of those that go, or the earlier ones do: there
+-- may be fewer of them.
 
-local times = sliding_log_slice(log, later, 1)
+local earlier = n - later
+local head = (log.head - found) % log.places
+local times, place
 
 if n == 0 then
 
     -- in the place of all that were overwritten: one that counts no more
 
-    n, found = 1, found - 1
-    times = pack('<I5', log.base - 549755813887)
+    n, head = 1, (head + 1) % log.places
+    times, place = pack('<I5', log.base - 549755813887), head - 1
+
+elseif earlier < later then
+    head = log.head
+    times, place = sliding_log_slice(log, log.n, later + found + 1), head - n
+
+else
+    times, place = sliding_log_slice(log, later, 1), head - later
 end
 
-local head = (log.head - found) % log.places
-
 if times ~= '' then
-    sliding_log_put(log, (head - #times / 5) % log.places, times)
+    sliding_log_put(log, place % log.places, times)
 end
 
 call('SETRANGE', key, '0', sliding_log_header(log, head, n))
