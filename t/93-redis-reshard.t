@@ -40,6 +40,7 @@ subtest 'a node is added' => \&added;
 subtest 'a node is removed' => \&removed;
 subtest 'nodes without addresses' => \&nameless;
 subtest 'nodes with names' => \&names;
+subtest 'a name without an address' => \&unknown;
 
 for my $gateway (@gateways) {
     is($gateway->complaints, '', 'nothing to complain about');
@@ -473,4 +474,36 @@ sub names {
         cmp_ok($dns->asked('node0.test'), $resolver ? '>' : '==', 0,
                'the resolver is asked if there is one');
     }
+}
+
+
+# the map tells no address of a node that has no hash slots yet
+
+sub unknown {
+    my $new = $cluster->grow;
+
+    $cluster->set('cluster-preferred-endpoint-type', 'hostname');
+    $new->call('CONFIG', 'SET', 'cluster-announce-hostname', 'new.test');
+
+    RedisCluster::await(sub {
+        return !grep { $_->ask('CLUSTER', 'NODES') !~ /,new\.test/ }
+                $cluster->alive;
+    }, 'its name');
+
+    my $gateway = Gateway->start(workers => 1,
+                                 http => $config =~ s/ timeout=5s//r);
+    my $clients = Clients->new($gateway->{port});
+    my $end = move('unknown', $new);
+    my $status = sub { ($clients->series(['GET /log',
+                                          'X-Key: unknown']))[0]{status} };
+
+    Gateway::await(sub {
+        $status->();
+        return $gateway->log =~ /"main" asks "new\.test" about some keys, /;
+    }, 'a line in the log');
+
+    is($status->(), 503, 'a decision that needs it fails');
+    $end->();
+    Gateway::await(sub { $status->() != 503 }, 'an address');
+    pass('it does not when the hash slot has moved');
 }

@@ -346,6 +346,7 @@ struct ngx_http_ratelimit_redis_server_s {
     ngx_atomic_uint_t               addr;     /* the one used last */
     unsigned                        named:1;  /* and there is a resolver */
     unsigned                        resolving:1;
+    unsigned                        unknown:1;  /* its address is, as logged */
     ngx_addr_t                     *resolved; /* to be freed, or NULL */
     ngx_addr_t                      found;
     ngx_sockaddr_t                  sockaddr; /* of it */

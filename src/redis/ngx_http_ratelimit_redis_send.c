@@ -28,6 +28,8 @@ static ngx_int_t ngx_http_ratelimit_redis_retry(
 static ngx_int_t ngx_http_ratelimit_redis_follow(
     ngx_http_ratelimit_redis_command_t *command,
     ratelimit_redirect_t *redirect);
+static void ngx_http_ratelimit_redis_find_node(
+    ngx_http_ratelimit_redis_server_t *server, ngx_uint_t ask);
 static void ngx_http_ratelimit_redis_ask_later(
     ngx_http_ratelimit_redis_command_t *command);
 static ngx_uint_t ngx_http_ratelimit_redis_begins(ngx_str_t *text,
@@ -409,10 +411,7 @@ ngx_http_ratelimit_redis_follow(ngx_http_ratelimit_redis_command_t *command,
 
     if (server != NULL && server->naddrs == 0 && !command->message.expired) {
 
-        /* the map, or a resolver, will have its address */
-
-        ngx_http_ratelimit_redis_resolve(server);
-        ngx_http_ratelimit_redis_discover(redis->discovery);
+        ngx_http_ratelimit_redis_find_node(server, redirect->ask);
         ngx_http_ratelimit_redis_ask_later(command);
         return NGX_OK;
     }
@@ -437,6 +436,33 @@ ngx_http_ratelimit_redis_follow(ngx_http_ratelimit_redis_command_t *command,
                                         "too many redirections");
 
     return ngx_http_ratelimit_redis_resend_to(command, server, redirect->ask);
+}
+
+
+/*
+ * A resolver tells where it is, or the map, but that is not the address of a
+ * node which has no hash slots yet.
+ */
+
+static void
+ngx_http_ratelimit_redis_find_node(ngx_http_ratelimit_redis_server_t *server,
+    ngx_uint_t ask)
+{
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = server->redis;
+
+    if (ask && !server->named && !server->unknown) {
+        server->unknown = 1;
+
+        ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
+                      "ratelimit: redis \"%V\" asks \"%V\" about some keys, "
+                      "which needs a resolver until the cluster tells its "
+                      "address", &redis->name, &server->endpoint.host);
+    }
+
+    ngx_http_ratelimit_redis_resolve(server);
+    ngx_http_ratelimit_redis_discover(redis->discovery);
 }
 
 
