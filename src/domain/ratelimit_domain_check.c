@@ -14,9 +14,10 @@
 
 /* an alias may stand for the list that it is in */
 #define RATELIMIT_LOAD_DEPTH  64
-#define RATELIMIT_LOAD_NODES  10000000
+#define RATELIMIT_LOAD_NODES  2000000
 
 
+static int ratelimit_load_enter(ratelimit_load_t *load, yaml_node_t *node);
 static int ratelimit_load_check_node(ratelimit_load_t *load,
     yaml_node_t *node);
 static int ratelimit_load_check_list(ratelimit_load_t *load,
@@ -40,6 +41,18 @@ ratelimit_load_check(ratelimit_load_t *load, yaml_node_t *node)
 {
     int  ok;
 
+    ok = ratelimit_load_enter(load, node)
+         && ratelimit_load_check_node(load, node);
+
+    load->depth--;
+
+    return ok;
+}
+
+
+static int
+ratelimit_load_enter(ratelimit_load_t *load, yaml_node_t *node)
+{
     if (++load->depth > RATELIMIT_LOAD_DEPTH) {
         return ratelimit_load_error(load, node,
                                     "error loading config file: "
@@ -52,11 +65,7 @@ ratelimit_load_check(ratelimit_load_t *load, yaml_node_t *node)
                                     "aliases make it too large");
     }
 
-    ok = ratelimit_load_check_node(load, node);
-
-    load->depth--;
-
-    return ok;
+    return 1;
 }
 
 
@@ -195,9 +204,8 @@ ratelimit_load_check_metadata(ratelimit_load_t *load, yaml_node_t *node,
                                             "must be a map");
     }
 
-    if (depth > RATELIMIT_LOAD_DEPTH) {
-        return ratelimit_load_error(load, node, "error parsing metadata: "
-                                    "levels are nested too deeply");
+    if (!ratelimit_load_enter(load, node)) {
+        return 0;
     }
 
     for (pair = node->data.mapping.pairs.start;
@@ -223,6 +231,8 @@ ratelimit_load_check_metadata(ratelimit_load_t *load, yaml_node_t *node,
         }
     }
 
+    load->depth--;
+
     return 1;
 }
 
@@ -233,8 +243,10 @@ ratelimit_load_find_key(yaml_node_t *node)
     size_t  i;
 
     for (i = 0; i < RATELIMIT_LOAD_KEYS; i++) {
-        if (strcmp((char *) node->data.scalar.value, ratelimit_load_keys[i])
-            == 0)
+        if (strlen(ratelimit_load_keys[i]) == node->data.scalar.length
+            && memcmp(node->data.scalar.value, ratelimit_load_keys[i],
+                      node->data.scalar.length)
+               == 0)
         {
             break;
         }
