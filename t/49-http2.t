@@ -188,7 +188,7 @@ text
 
 === TEST 7: a delayed stream waits, and then is answered
 --- http_config
-    ratelimit_zone $arg_k zone=delay:1m rate=2r/s algorithm=leaky_bucket;
+    ratelimit_zone $arg_k zone=delay:1m rate=1r/s algorithm=leaky_bucket;
 --- config
     location /t {
         ratelimit zone=delay burst=5;
@@ -209,7 +209,7 @@ text
 
 === TEST 8: streams that are delayed do not hinder the others
 --- http_config
-    ratelimit_zone $arg_k zone=together:1m rate=4r/s algorithm=leaky_bucket;
+    ratelimit_zone $arg_k zone=together:1m rate=1r/s algorithm=leaky_bucket;
 --- config
     location /t { ratelimit zone=together burst=2; try_files /index.html =404; }
 --- nghttp eval
@@ -231,7 +231,7 @@ text
 --- config
     location /t { ratelimit zone=leave burst=9; try_files /index.html =404; }
 --- nghttp eval
-[["/t?k=a&n=1"], ["-t", "300ms", "/t?k=a&n=2"], ["/index.html"]]
+[["/t?k=a&n=1"], ["-t", "3s", "/t?k=a&n=2"], ["/index.html"]]
 --- answers eval
 [qr/^:status: 200\n/, qr/^(?!:status)/, qr/^:status: 200\n/]
 --- lines eval

@@ -20,7 +20,7 @@ use ScriptedDns;
 use ScriptedRedis;
 use Together;
 
-use constant PROMPT => 10;      # seconds, where 15 would be a hang
+use constant PROMPT => 15;      # seconds, where 60 would be a hang
 
 my $redis = RedisServer->start;
 my $scripted = ScriptedRedis->start(upstream => $redis);
@@ -56,8 +56,8 @@ done_testing();
 
 sub config {
     return <<'END' =~ s/SCRIPTED/$scripted->{port}/gr
-ratelimit_redis main redis://127.0.0.1:SCRIPTED timeout=15s
-                connect_timeout=15s;
+ratelimit_redis main redis://127.0.0.1:SCRIPTED timeout=60s
+                connect_timeout=60s;
 ratelimit_redis brief redis://127.0.0.1:SCRIPTED timeout=3s
                 connect_timeout=15s;
 

@@ -31,7 +31,7 @@ BEGIN {
 
     # seconds: a busy machine is not a failure, and what is looked for in the
     # log is there before the response
-    $ENV{TEST_NGINX_TIMEOUT} ||= 10;
+    $ENV{TEST_NGINX_TIMEOUT} ||= 60;
     $ENV{TEST_NGINX_SLEEP} ||= 0.005;
 
     # root's workers run as the user nobody, which may not read a private clone
