@@ -265,7 +265,7 @@ sub unanswered {
     my $scripted = ScriptedRedis->start(upstream => $redis);
     my $h2 = Gateway::free_port();
     my ($gateway, $calls) = gateway('algorithm=fixed_window fail=closed', $h2,
-                                    $scripted->{port}, '20s');
+                                    $scripted->{port}, '60s');
     my $call = '"domain":"basic","descriptors":[{"entries":'
                . '[{"key":"one","value":"a"}]}]';
     my $log = "$gateway->{dir}/logs/access.log";
@@ -281,10 +281,10 @@ sub unanswered {
     print $file pack('CN', 0, length $bytes) . $bytes;
     close $file;
 
-    my $said = `nghttp -v -t 20 -d $message -H 'content-type: application/grpc' -H 'grpc-timeout: 1S' http://127.0.0.1:$h2/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit 2>&1`;
+    my $said = `nghttp -v -t 60 -d $message -H 'content-type: application/grpc' -H 'grpc-timeout: 1S' http://127.0.0.1:$h2/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit 2>&1`;
 
     like($said, qr/grpc-status: 4\n/, 'the deadline has passed');
-    is(scalar asked($scripted), 1, 'while Redis was asked');
+    Gateway::await(sub { asked($scripted) == 1 }, 'a question to Redis');
 
     my $client = $calls->{clients}->connect;
     my $text = encode_json(ServiceCalls::message('basic', { one => 'a' }));
@@ -327,7 +327,7 @@ sub together {
     my $scripted = ScriptedRedis->start(upstream => $redis);
     my $h2 = Gateway::free_port();
     my ($gateway, $calls) = gateway('algorithm=fixed_window fail=closed', $h2,
-                                    $scripted->{port}, '20s');
+                                    $scripted->{port}, '60s');
     my @lines = map { '{"together":true,"domain":"basic","descriptors":[{'
                       . '"entries":[{"key":"many","value":"b"}]}]}' } 1 .. 50;
 
@@ -362,7 +362,7 @@ sub reload {
 
     my $scripted = ScriptedRedis->start(upstream => $redis);
     my @config = ('algorithm=fixed_window fail=closed', 0, $scripted->{port},
-                  '20s');
+                  '60s');
     my ($gateway, $calls) = gateway(@config);
     my $client = $calls->{clients}->connect;
     my $text = encode_json(ServiceCalls::message('basic', { one => 'a' }));
