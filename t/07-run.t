@@ -17,8 +17,8 @@ use lib 't/lib';
 use Browser;
 use Ports qw(free_port);
 
-use constant FIRST => 120;    # seconds to build and to start
-use constant AGAIN => 10;     # to start when built, to stop
+use constant FIRST => 600;    # seconds to build and to start
+use constant AGAIN => 60;     # to start when built, to stop
 
 my $log = 'build/run.log';
 my $group;

@@ -8,6 +8,7 @@ use strict;
 use warnings;
 
 use File::Path qw(make_path);
+use List::Util qw(min);
 use Test::More;
 
 use lib 't/lib';
@@ -58,7 +59,8 @@ done_testing();
 
 
 # time of Redis for a decision, with a hundred requests in a log, and with so
-# many that even to look at each of them would take a multiple
+# many that even to look at each of them would take a multiple; the best of some
+# times, as a busy machine interrupts Redis
 
 sub longer_log {
     my $redis = RedisServer->start;
@@ -77,14 +79,19 @@ END
     for my $name (keys %size) {
         is($clients->ask("GET /$name?k=a&c=$size{$name}")->{status}, 200,
            "$name: $size{$name} requests at once");
-        $redis->forget_calls;
 
-        my $passed = grep { $_->{status} == 200 }
-                     $clients->series((["GET /$name?k=a&c=1"]) x 500);
+        my ($passed, @times) = 0;
+
+        for (1 .. 20) {
+            $redis->forget_calls;
+            $passed += grep { $_->{status} == 200 }
+                       $clients->series((["GET /$name?k=a&c=1"]) x 25);
+            push @times, $redis->call('INFO', 'commandstats')
+                         =~ /^cmdstat_evalsha:.*usec_per_call=([\d.]+)/m;
+        }
 
         is($passed, 500, "$name: further ones pass");
-        ($time{$name}) = $redis->call('INFO', 'commandstats')
-                         =~ /^cmdstat_evalsha:.*usec_per_call=([\d.]+)/m;
+        $time{$name} = min(@times);
     }
 
     cmp_ok($time{long}, '<', 4 * $time{short},

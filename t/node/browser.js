@@ -10,7 +10,7 @@ const path = require('path');
 const readline = require('readline');
 const puppeteer = require('puppeteer-core');
 
-const PATIENCE = 20000;     // milliseconds for anything that must happen
+const PATIENCE = 60000;     // milliseconds for anything that must happen
 
 const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'ratelimit-browser-'));
 const pages = [];
