@@ -13,6 +13,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 use lib 't/lib';
+use Certificates;
 use Clients;
 use Gateway;
 use RedisCluster;
@@ -41,6 +42,7 @@ subtest 'a node is removed' => \&removed;
 subtest 'nodes without addresses' => \&nameless;
 subtest 'nodes with names' => \&names;
 subtest 'a name without an address' => \&unknown;
+subtest 'over TLS' => \&secure;
 
 for my $gateway (@gateways) {
     is($gateway->complaints, '', 'nothing to complain about');
@@ -108,8 +110,8 @@ sub move {
 
         @names = grep { $_ =~ $only } @names if $only;
 
-        $from->call('MIGRATE', $to->{host}, $to->{port}, '', 0, 5000, 'KEYS',
-                    @names) if @names;
+        $from->call('MIGRATE', $to->{host}, $to->{tls_port} || $to->{port}, '',
+                    0, 5000, 'KEYS', @names) if @names;
 
         return if $only;
 
@@ -506,4 +508,24 @@ sub unknown {
     $end->();
     Gateway::await(sub { $status->() != 503 }, 'an address');
     pass('it does not when the hash slot has moved');
+}
+
+
+# a cluster whose nodes tell the ports of TLS, when they redirect, too
+
+sub secure {
+    my $made = Certificates->new;
+
+    $made->issue('node', names => 'IP:127.0.0.1');
+    $cluster = RedisCluster->start(replicas => 0, tls => "$made->{dir}/node",
+                                   '--tls-cluster' => 'yes');
+
+    my $urls = $cluster->urls;
+    my $secure = join ' ', (map { "rediss://127.0.0.1:$_->{tls_port}" }
+                            @{$cluster->{servers}}),
+                 "ssl_ca=$made->{dir}/ca.pem";
+    my $gateway = follows('secure', config() =~ s/\Q$urls\E/$secure/r);
+
+    like($gateway->log, qr{main/127.0.0.1:$_->{tls_port}" is a primary now},
+         'found') for $cluster->primaries;
 }
