@@ -29,10 +29,10 @@ __DATA__
 --- response_headers_like eval
 ["X-RateLimit-Limit: 2\nX-RateLimit-Remaining: 1\nX-RateLimit-Reset: 1800",
  "X-RateLimit-Limit: 2\nX-RateLimit-Remaining: 0\n"
- . "X-RateLimit-Reset: (3600|359\\d)",
+ . "X-RateLimit-Reset: (3600|35\\d\\d)",
  "X-RateLimit-Limit: 2\nX-RateLimit-Remaining: 0\n"
- . "X-RateLimit-Reset: (3600|359\\d)\nRetry-After: (1800|179\\d)\n"
- . "X-RateLimit-Retry-After: (1800|179\\d)"]
+ . "X-RateLimit-Reset: (3600|35\\d\\d)\nRetry-After: (1800|17\\d\\d)\n"
+ . "X-RateLimit-Retry-After: (1800|17\\d\\d)"]
 --- raw_response_headers_unlike eval
 ["(?i)Retry-After|\r\nRateLimit", "(?i)Retry-After|\r\nRateLimit",
  "(?i)\r\nRateLimit"]
@@ -56,7 +56,7 @@ __DATA__
 ["RateLimit-Policy: \"ietf\";q=1;w=3600\n"
  . "RateLimit: \"ietf\";r=0;t=3600\nRetry-After: ",
  "RateLimit-Policy: \"ietf\";q=1;w=3600\n"
- . "RateLimit: \"ietf\";r=0;t=(3600|359\\d)\nRetry-After: (3600|359\\d)"]
+ . "RateLimit: \"ietf\";r=0;t=(3600|35\\d\\d)\nRetry-After: (3600|35\\d\\d)"]
 --- raw_response_headers_unlike eval
 ["(?i)X-RateLimit|Retry-After", "(?i)X-RateLimit"]
 
@@ -170,8 +170,8 @@ __DATA__
 my $soon = CORE::join '|', map { time + 3600 + $_ } 0 .. 300;
 
 ["X-RateLimit-Reset: ($soon)\nRateLimit: .*;t=3600;.*;ngx-reset=3600",
- "X-RateLimit-Reset: ($soon)\nRateLimit: .*;t=(3600|359\\d);.*\n"
- . "X-RateLimit-Retry-After: (3600|359\\d)\nRetry-After: (3600|359\\d)"]
+ "X-RateLimit-Reset: ($soon)\nRateLimit: .*;t=(3600|35\\d\\d);.*\n"
+ . "X-RateLimit-Retry-After: (3600|35\\d\\d)\nRetry-After: (3600|35\\d\\d)"]
 
 
 
