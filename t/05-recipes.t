@@ -223,7 +223,7 @@ sub redis_sync {
     $run{'redis-sync.conf'} = 1;
     is($conf =~ s{(redis://127\.0\.0\.1):6379}{$1:$redis->{port}}g, 1,
        'a Redis');
-    $conf =~ s/timeout=50ms/timeout=5s/;
+    $conf =~ s/timeout=50ms/timeout=5s connect_timeout=5s/;
 
     my @gateways = map { gateway($conf) } 1 .. 2;
 
@@ -258,7 +258,7 @@ sub decided_by_redis {
     $conf =~ s/(ssl_(?:ca|certificate|certificate_key)=)/$1$files/g;
 
     is($n, keys %port, 'all servers have a place');
-    $conf =~ s/timeout=50ms/timeout=5s/;
+    $conf =~ s/timeout=50ms/timeout=5s connect_timeout=5s/;
 
     my @gateways = map { gateway($conf) } 1 .. 2;
 

@@ -222,11 +222,11 @@ sub modes {
 
 
 sub override {
-    my %limit = (requestsPerUnit => 2, unit => 'MINUTE');
+    my %limit = (requestsPerUnit => 2, unit => 'MONTH');
 
-    is_answer('OK OK(1 of 2/MINUTE)', 'basic', [any => 'a', -limit => \%limit]);
-    is_answer('OK OK(0 of 2/MINUTE)', 'basic', [any => 'a', -limit => \%limit]);
-    is_answer('OVER_LIMIT OVER_LIMIT(0 of 2/MINUTE)', 'basic',
+    is_answer('OK OK(1 of 2/MONTH)', 'basic', [any => 'a', -limit => \%limit]);
+    is_answer('OK OK(0 of 2/MONTH)', 'basic', [any => 'a', -limit => \%limit]);
+    is_answer('OVER_LIMIT OVER_LIMIT(0 of 2/MONTH)', 'basic',
               [any => 'a', -limit => \%limit]);
     is_answer('OK OK(8 of 9/YEAR)', 'basic',
               [one => 'a', -limit => { requestsPerUnit => 9, unit => 6 }]);

@@ -24,7 +24,7 @@ descriptors:
   - key: one
     rate_limit: { unit: day, requests_per_unit: 5, name: x }
   - key: many
-    rate_limit: { unit: hour, requests_per_unit: 4000000 }
+    rate_limit: { unit: day, requests_per_unit: 4000000 }
 END
 
 my $h2 = Gateway::free_port();
@@ -270,7 +270,7 @@ sub many {
     like($said, qr/5000 succeeded, 0 failed/, 'all are answered');
     is(ServiceCalls::short($json->ask('basic', [many => 'v', -hitsAddend => 0])
                            ->{json}),
-       'OK OK(3995000 of 4000000/HOUR)', 'and counted');
+       'OK OK(3995000 of 4000000/DAY)', 'and counted');
 }
 
 
