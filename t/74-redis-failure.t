@@ -19,7 +19,7 @@ use RedisServer;
 use ScriptedRedis;
 
 use constant LIMIT => 10;       # of each key
-use constant TIMEOUT => 0.5;    # seconds
+use constant TIMEOUT => 1;      # seconds
 use constant SLACK => 5;        # this machine has other things to do
 
 my $redis = RedisServer->start('--busy-reply-threshold' => 20);

@@ -126,17 +126,19 @@ END
         my @answers = $clients->series((["GET $uri"]) x 4);
 
         is(join(' ', map { $_->{status} } @answers), '200 200 429 429', $uri);
-        $_->play('honest') for @scripted;
 
-        my $start = time;
+        # what is remembered is asked for if that was a second ago
 
-        @answers = $clients->series((["GET $uri"]) x 20);
+        Gateway::await(sub {
+            $_->play('honest') for @scripted;
+            @answers = $clients->series((["GET $uri"]) x 20);
+
+            return 3 >= grep { /^EVAL/ } map { $_->seen } @scripted;
+        }, 'refusals that cost next to nothing');
 
         is(scalar(grep { $_->{status} == 429 } @answers), 20, 'all refused');
         is($answers[0]{field}{'x-ratelimit-limit'}, 2,
            'by the one that refuses');
-        cmp_ok(scalar(grep { /^EVAL/ } map { $_->seen } @scripted), '<=',
-               3 + int(time - $start), 'at the cost of next to nothing');
     }
 
     $clients->ask('GET /rejected?k=k') for 1 .. 3;
