@@ -257,8 +257,12 @@ sub output {
     local $ENV{PAGE_DIR} = $self->{dir};
     local $ENV{PAGE_COMMAND} = "$self->{words}\n$command";
 
-    open my $pipe, '-|', 'bash', '-c',
-         'exec timeout "$0" script -qec "$1" /dev/null < /dev/null',
+    # where there are no terminals, redis-cli is told that there is one
+
+    my $run = -e '/dev/ptmx' ? 'script -qec "$1" /dev/null'
+                             : 'env FAKETTY=1 bash -c "$1"';
+
+    open my $pipe, '-|', 'bash', '-c', qq{exec timeout "\$0" $run < /dev/null},
          Page::HANG, 'cd "$PAGE_DIR" && exec 2>&1 < /dev/null;'
          . ' eval "$PAGE_COMMAND"'
         or die "bash: $!";
