@@ -77,7 +77,8 @@ sub configure {
 
     $http =~ s{\bPORT\b}{$self->{port}}g;
 
-    # nginx may be reading the former one
+    # nginx may be reading the former one; a binary that takes over has the
+    # variables of "env" alone, and needs those of the sanitizers
 
     open my $file, '>', "$self->{dir}/new.conf" or die $!;
 
@@ -87,6 +88,8 @@ daemon off;
 pid nginx.pid;
 error_log logs/error.log notice;
 worker_processes $self->{workers};
+env ASAN_OPTIONS;
+env UBSAN_OPTIONS;
 $self->{main}
 
 events {
