@@ -8,13 +8,12 @@
 #include "table/ratelimit_lockset.h"
 
 
+static void ratelimit_lockset_locate(ratelimit_item_t *items,
+    ratelimit_lockset_t *set);
 static int ratelimit_lockset_find(ratelimit_item_t *items,
     ratelimit_lockset_t *set);
 static int ratelimit_lockset_lock_once(ratelimit_lockset_t *set);
-static void ratelimit_lockset_release(ratelimit_item_t *items,
-    ratelimit_lockset_t *set);
-static void ratelimit_lockset_wait(ratelimit_table_t *table,
-    ratelimit_segment_t *segment, uint32_t me);
+static void ratelimit_lockset_release(ratelimit_lockset_t *set);
 static void ratelimit_lockset_sort(ratelimit_place_t *places, size_t n);
 static int ratelimit_lockset_before(const ratelimit_place_t *a,
     const ratelimit_place_t *b);
@@ -23,6 +22,25 @@ static inline ratelimit_place_t *ratelimit_lockset_next(
 
 
 void
+ratelimit_lockset_lock(ratelimit_item_t *items, ratelimit_lockset_t *set)
+{
+    for ( ;; ) {
+        ratelimit_lockset_locate(items, set);
+
+        if (ratelimit_lockset_lock_once(set)
+            && ratelimit_lockset_find(items, set))
+        {
+            return;
+        }
+
+        ratelimit_lockset_release(set);
+    }
+}
+
+
+/* finds out where the limits are counted */
+
+static void
 ratelimit_lockset_locate(ratelimit_item_t *items, ratelimit_lockset_t *set)
 {
     size_t              i;
@@ -57,17 +75,6 @@ ratelimit_lockset_active(const ratelimit_place_t *places, size_t i)
     }
 
     return ratelimit_migrate_active(places[i].table);
-}
-
-
-void
-ratelimit_lockset_lock(ratelimit_item_t *items, ratelimit_lockset_t *set)
-{
-    while (!ratelimit_lockset_lock_once(set)
-           || !ratelimit_lockset_find(items, set))
-    {
-        ratelimit_lockset_release(items, set);
-    }
 }
 
 
@@ -109,7 +116,7 @@ ratelimit_lockset_find(ratelimit_item_t *items, ratelimit_lockset_t *set)
 
 
 static void
-ratelimit_lockset_release(ratelimit_item_t *items, ratelimit_lockset_t *set)
+ratelimit_lockset_release(ratelimit_lockset_t *set)
 {
     ratelimit_lockset_unlock(set->places, set->n);
 
@@ -118,12 +125,10 @@ ratelimit_lockset_release(ratelimit_item_t *items, ratelimit_lockset_t *set)
         ratelimit_unlock(&set->blocked->lock);
         set->blocked = NULL;
     }
-
-    ratelimit_lockset_locate(items, set);
 }
 
 
-static void
+void
 ratelimit_lockset_wait(ratelimit_table_t *table, ratelimit_segment_t *segment,
     uint32_t me)
 {
@@ -136,7 +141,7 @@ ratelimit_lockset_wait(ratelimit_table_t *table, ratelimit_segment_t *segment,
 void
 ratelimit_lockset_retry(ratelimit_item_t *items, ratelimit_lockset_t *set)
 {
-    ratelimit_lockset_release(items, set);
+    ratelimit_lockset_release(set);
     ratelimit_lockset_lock(items, set);
 }
 

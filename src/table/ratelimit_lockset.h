@@ -12,10 +12,6 @@
 #include "table/ratelimit_table_slot.h"
 
 
-/* finds out where the limits are counted */
-void ratelimit_lockset_locate(ratelimit_item_t *items,
-    ratelimit_lockset_t *set);
-
 /* the table in which the i'th place is counted; those before it are located */
 ratelimit_table_t *ratelimit_lockset_active(const ratelimit_place_t *places,
     size_t i);
@@ -30,10 +26,28 @@ void ratelimit_lockset_lock(ratelimit_item_t *items, ratelimit_lockset_t *set);
 void ratelimit_lockset_retry(ratelimit_item_t *items,
     ratelimit_lockset_t *set);
 
+/* locks one segment; what a dead process left of it is mended */
+void ratelimit_lockset_wait(ratelimit_table_t *table,
+    ratelimit_segment_t *segment, uint32_t me);
+
 /* as those below, for places of several segments */
 int ratelimit_lockset_try_all(ratelimit_place_t *places, size_t n,
     uint32_t me);
 void ratelimit_lockset_unlock_all(ratelimit_place_t *places, size_t n);
+
+
+/* nothing is locked yet */
+
+static inline void
+ratelimit_lockset_init(ratelimit_lockset_t *set, ratelimit_place_t *places,
+    size_t n, ratelimit_clock_t *clock, uint32_t me)
+{
+    set->places = places;
+    set->n = n;
+    set->clock = clock;
+    set->me = me;
+    set->blocked = NULL;
+}
 
 
 /* n may be known to the compiler */

@@ -74,8 +74,6 @@ static ratelimit_inline void ratelimit_decide_remember(ratelimit_item_t *item,
     const ratelimit_clock_t *clock, uint64_t cost);
 static ratelimit_inline const ratelimit_kind_t *ratelimit_decide_kind(
     const ratelimit_kind_t *kind, const ratelimit_place_t *place);
-static inline void ratelimit_decide_set(ratelimit_lockset_t *set,
-    ratelimit_place_t *places, size_t n, uint32_t me);
 
 
 #define ratelimit_decide_instance(name, shape, where, form, drips, size,      \
@@ -492,9 +490,7 @@ ratelimit_decide_lock(ratelimit_item_t *items, ratelimit_place_t *places,
 {
     ratelimit_lockset_t  set;
 
-    ratelimit_decide_set(&set, places, n, me);
-
-    ratelimit_lockset_locate(items, &set);
+    ratelimit_lockset_init(&set, places, n, &places[0].clock, me);
     ratelimit_lockset_lock(items, &set);
 }
 
@@ -584,7 +580,7 @@ ratelimit_decide_insert(ratelimit_item_t *items, ratelimit_place_t *places,
 {
     ratelimit_lockset_t  set;
 
-    ratelimit_decide_set(&set, places, n, me);
+    ratelimit_lockset_init(&set, places, n, &places[0].clock, me);
 
     if (ratelimit_slot_allocate(&places[i], &set)) {
         return 1;
@@ -719,18 +715,6 @@ ratelimit_decide_kind(const ratelimit_kind_t *kind,
 }
 
 
-static inline void
-ratelimit_decide_set(ratelimit_lockset_t *set, ratelimit_place_t *places,
-    size_t n, uint32_t me)
-{
-    set->places = places;
-    set->n = n;
-    set->clock = &places[0].clock;
-    set->me = me;
-    set->blocked = NULL;
-}
-
-
 void
 ratelimit_table_describe(ratelimit_item_t *items,
     const ratelimit_place_t *places, size_t n)
@@ -839,11 +823,7 @@ ratelimit_decide_settle(ratelimit_item_t *items,
 
     now = *clock;
 
-    ratelimit_decide_set(&set, places, n, me);
-
-    set.clock = &now;
-
-    ratelimit_lockset_locate(items, &set);
+    ratelimit_lockset_init(&set, places, n, &now, me);
     ratelimit_lockset_lock(items, &set);
 
     for (i = 0; i < n; i++) {

@@ -19,13 +19,7 @@ ratelimit_table_replace(ratelimit_item_t *item, ratelimit_place_t *place,
 
     now = *clock;
 
-    set.places = place;
-    set.n = 1;
-    set.clock = &now;
-    set.me = me;
-    set.blocked = NULL;
-
-    ratelimit_lockset_locate(item, &set);
+    ratelimit_lockset_init(&set, place, 1, &now, me);
     ratelimit_lockset_lock(item, &set);
 
     while (place->slot == NULL && !ratelimit_slot_allocate(place, &set)) {
@@ -62,9 +56,7 @@ ratelimit_table_clock_set_back(ratelimit_table_t *table, uint64_t now,
     for (i = 0; i < table->nsegments; i++) {
         segment = &table->segments[i];
 
-        if (ratelimit_lock(&segment->lock, me, table->lifelines)) {
-            ratelimit_table_recount(table, segment);
-        }
+        ratelimit_lockset_wait(table, segment, me);
 
         if (segment->now > now) {
             __atomic_store_n(&segment->now, now, __ATOMIC_RELAXED);
