@@ -23,6 +23,9 @@
 static uint32_t ratelimit_ledger_ndeltas(const ratelimit_shape_t *shape);
 static ratelimit_inline ratelimit_ledger_segment_t *ratelimit_ledger_segment(
     const ratelimit_ledger_t *ledger, const ratelimit_hash_t *hash);
+static ratelimit_ledger_segment_t *ratelimit_ledger_lock(
+    const ratelimit_ledger_t *ledger, const ratelimit_ledger_id_t *id,
+    uint32_t me, ratelimit_ledger_entry_t **entry);
 static int ratelimit_ledger_admits(const ratelimit_ledger_t *ledger,
     const ratelimit_ledger_entry_t *entry, const ratelimit_rule_t *rule,
     uint64_t cost, uint64_t now, ratelimit_ledger_e bound);
@@ -136,6 +139,25 @@ ratelimit_ledger_segment(const ratelimit_ledger_t *ledger,
 }
 
 
+/* finds the entry, NULL if there is none, in its segment, which it locks */
+
+static ratelimit_ledger_segment_t *
+ratelimit_ledger_lock(const ratelimit_ledger_t *ledger,
+    const ratelimit_ledger_id_t *id, uint32_t me,
+    ratelimit_ledger_entry_t **entry)
+{
+    ratelimit_ledger_segment_t  *segment;
+
+    segment = ratelimit_ledger_segment(ledger, &id->hash);
+
+    ratelimit_lock(&segment->lock, me, ledger->lifelines);
+
+    *entry = ratelimit_ledger_find(segment, id);
+
+    return segment;
+}
+
+
 uint64_t
 ratelimit_ledger_machine(const ratelimit_ledger_t *ledger)
 {
@@ -230,11 +252,7 @@ ratelimit_ledger_charge(ratelimit_ledger_t *ledger,
     ratelimit_ledger_entry_t    *entry;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_segment(ledger, &id->hash);
-
-    ratelimit_lock(&segment->lock, me, ledger->lifelines);
-
-    entry = ratelimit_ledger_find(segment, id);
+    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
 
     rc = entry
          && ratelimit_ledger_admits(ledger, entry, id->rule, cost, now, bound)
@@ -255,11 +273,7 @@ ratelimit_ledger_debit(ratelimit_ledger_t *ledger,
     ratelimit_ledger_entry_t    *entry;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_segment(ledger, &id->hash);
-
-    ratelimit_lock(&segment->lock, me, ledger->lifelines);
-
-    entry = ratelimit_ledger_find(segment, id);
+    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
 
     if (entry == NULL) {
         entry = ratelimit_ledger_insert(ledger, segment, id, name, now);
@@ -435,11 +449,7 @@ ratelimit_ledger_refund(ratelimit_ledger_t *ledger,
     ratelimit_ledger_entry_t    *entry;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_segment(ledger, &id->hash);
-
-    ratelimit_lock(&segment->lock, me, ledger->lifelines);
-
-    entry = ratelimit_ledger_find(segment, id);
+    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
     delta = NULL;
 
     if (entry) {
@@ -469,11 +479,7 @@ ratelimit_ledger_ask(ratelimit_ledger_t *ledger,
     ratelimit_ledger_entry_t    *entry;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_segment(ledger, &id->hash);
-
-    ratelimit_lock(&segment->lock, me, ledger->lifelines);
-
-    entry = ratelimit_ledger_find(segment, id);
+    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
 
     if (entry && !ratelimit_ledger_is_reported(entry)
         && !(entry->batch & RATELIMIT_LEDGER_SENT))
@@ -561,11 +567,7 @@ ratelimit_ledger_answer(ratelimit_ledger_t *ledger,
     ratelimit_ledger_entry_t    *entry;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_segment(ledger, &id->hash);
-
-    ratelimit_lock(&segment->lock, me, ledger->lifelines);
-
-    entry = ratelimit_ledger_find(segment, id);
+    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
     counted = 0;
 
     if (entry == NULL && answer->question && answer->grant->lease) {
@@ -774,11 +776,7 @@ ratelimit_ledger_drop(ratelimit_ledger_t *ledger,
     ratelimit_ledger_entry_t    *entry;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_segment(ledger, &id->hash);
-
-    ratelimit_lock(&segment->lock, me, ledger->lifelines);
-
-    entry = ratelimit_ledger_find(segment, id);
+    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
     n = 0;
 
     if (entry && entry->batch >> 2 == number) {
@@ -798,11 +796,7 @@ ratelimit_ledger_forget(ratelimit_ledger_t *ledger,
     ratelimit_ledger_entry_t    *entry;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_segment(ledger, &id->hash);
-
-    ratelimit_lock(&segment->lock, me, ledger->lifelines);
-
-    entry = ratelimit_ledger_find(segment, id);
+    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
 
     if (entry) {
         entry->n[0] = 0;
