@@ -101,7 +101,6 @@ ngx_http_ratelimit_redis_resets_send(ngx_http_ratelimit_redis_t *redis,
 
     command->op = q ? RATELIMIT_SCRIPT_RESET : RATELIMIT_SCRIPT_PEEK;
     command->message.handler = ngx_http_ratelimit_redis_on_resets;
-    command->deadline = ngx_current_msec + redis->timeout;
 
     if (ngx_http_ratelimit_redis_send(command) != NGX_OK) {
         return NGX_ERROR;

@@ -16,6 +16,8 @@ static ngx_int_t ngx_http_ratelimit_redis_probe(
     ngx_http_ratelimit_redis_command_t *command);
 static ngx_int_t ngx_http_ratelimit_redis_transmit(
     ngx_http_ratelimit_redis_command_t *command, ratelimit_breaker_e permit);
+static void ngx_http_ratelimit_redis_start(
+    ngx_http_ratelimit_redis_command_t *command, ratelimit_breaker_e permit);
 static ngx_int_t ngx_http_ratelimit_redis_resend_to(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_server_t *server, ngx_uint_t asking);
@@ -79,7 +81,6 @@ ngx_http_ratelimit_redis_probe(ngx_http_ratelimit_redis_command_t *command)
     }
 
     probe->message.handler = command->message.handler;
-    probe->deadline = ngx_current_msec + command->server->redis->timeout;
 
     return ngx_http_ratelimit_redis_transmit(probe, RATELIMIT_BREAKER_PROBE);
 }
@@ -93,9 +94,7 @@ ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
 
     server = command->server;
 
-    command->permit = permit;
-    command->sent = ngx_current_msec;
-    command->written = ngx_current_msec;
+    ngx_http_ratelimit_redis_start(command, permit);
 
     if (ngx_http_ratelimit_redis_server_send(server, &command->message)
         != NGX_OK)
@@ -111,6 +110,19 @@ ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
     ngx_atomic_fetch_add(&server->owner.shared->commands, 1);
 
     return NGX_OK;
+}
+
+
+/* its time begins */
+
+static void
+ngx_http_ratelimit_redis_start(ngx_http_ratelimit_redis_command_t *command,
+    ratelimit_breaker_e permit)
+{
+    command->permit = permit;
+    command->sent = ngx_current_msec;
+    command->written = ngx_current_msec;
+    command->deadline = ngx_current_msec + command->server->redis->timeout;
 }
 
 
@@ -242,7 +254,6 @@ ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
         return NGX_OK;
     }
 
-    command->deadline = ngx_current_msec + server->redis->timeout;
     (void) ngx_http_ratelimit_redis_transmit(command, RATELIMIT_BREAKER_GO);
 
     return NGX_OK;
@@ -262,10 +273,8 @@ ngx_http_ratelimit_redis_send_undo(ngx_http_ratelimit_redis_command_t *command)
     }
 
     command->message.expired = 0;
-    command->permit = RATELIMIT_BREAKER_GO;
-    command->sent = ngx_current_msec;
-    command->written = ngx_current_msec;
-    command->deadline = ngx_current_msec + server->redis->timeout;
+
+    ngx_http_ratelimit_redis_start(command, RATELIMIT_BREAKER_GO);
 
     if (ngx_http_ratelimit_redis_connection_send(command->message.connection,
                                                  &command->message)

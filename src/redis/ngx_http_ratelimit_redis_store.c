@@ -170,7 +170,6 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
     q->reset_count = ngx_http_ratelimit_redis_resets_count(redis);
 
     command->message.handler = ngx_http_ratelimit_redis_on_message;
-    command->deadline = ngx_current_msec + redis->timeout;
 
     /* before the end of the response, after which the client asks again */
 
@@ -200,7 +199,6 @@ ngx_int_t
 ngx_http_ratelimit_redis_send_rows(ngx_http_ratelimit_redis_command_t *command)
 {
     command->message.handler = ngx_http_ratelimit_redis_on_message;
-    command->deadline = ngx_current_msec + command->server->redis->timeout;
 
     return ngx_http_ratelimit_redis_send(command);
 }
