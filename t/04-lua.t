@@ -173,7 +173,7 @@ sub build {
     my @core = (glob('src/core/*.c'),
                 'src/table/ratelimit_lock.c',
                 map { "src/redis/ratelimit_$_.c" }
-                    qw(script exchange ledger ledger_entry));
+                    qw(script exchange ledger ledger_account));
     my @objects;
 
     make_path("$out/redis");

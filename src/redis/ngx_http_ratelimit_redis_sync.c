@@ -484,7 +484,7 @@ ngx_http_ratelimit_sync_settle(ngx_http_ratelimit_query_t *q,
 }
 
 
-/* of what has no entry in the ledger, Redis was told */
+/* of what has no account in the ledger, Redis was told */
 
 static void
 ngx_http_ratelimit_sync_refund(ngx_http_ratelimit_query_t *q)

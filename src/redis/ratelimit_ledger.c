@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#include "redis/ratelimit_ledger_entry.h"
+#include "redis/ratelimit_ledger_account.h"
 
 
 #define RATELIMIT_LEDGER_MAGIC  0x3172656764656c72ULL
@@ -25,25 +25,25 @@ static ratelimit_inline ratelimit_ledger_segment_t *ratelimit_ledger_segment(
     const ratelimit_ledger_t *ledger, const ratelimit_hash_t *hash);
 static ratelimit_ledger_segment_t *ratelimit_ledger_lock(
     const ratelimit_ledger_t *ledger, const ratelimit_ledger_id_t *id,
-    uint32_t me, ratelimit_ledger_entry_t **entry);
+    uint32_t me, ratelimit_ledger_account_t **account);
 static int ratelimit_ledger_admits(const ratelimit_ledger_t *ledger,
-    const ratelimit_ledger_entry_t *entry, const ratelimit_rule_t *rule,
+    const ratelimit_ledger_account_t *account, const ratelimit_rule_t *rule,
     uint64_t cost, uint64_t now, ratelimit_ledger_e bound);
 static ratelimit_delta_t *ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_entry_t *entry, uint64_t stamp, uint64_t now);
+    ratelimit_ledger_account_t *account, uint64_t stamp, uint64_t now);
 static ratelimit_delta_t *ratelimit_ledger_fold(ratelimit_ledger_t *ledger,
     ratelimit_delta_t *list, uint32_t n, uint64_t stamp);
 static int ratelimit_ledger_add(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_segment_t *segment, ratelimit_ledger_entry_t *entry,
+    ratelimit_ledger_segment_t *segment, ratelimit_ledger_account_t *account,
     uint64_t cost, uint64_t stamp, uint64_t now);
 static void ratelimit_ledger_mark(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_segment_t *segment);
 static int ratelimit_ledger_dirty(const ratelimit_ledger_t *ledger, size_t i);
 static void ratelimit_ledger_copy(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_entry_t *entry, ratelimit_ledger_copy_t *copy);
-static void ratelimit_ledger_batch_entry(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_entry_t *entry);
-static unsigned ratelimit_ledger_counted(ratelimit_ledger_entry_t *entry);
+    ratelimit_ledger_account_t *account, ratelimit_ledger_copy_t *copy);
+static void ratelimit_ledger_batch_account(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_account_t *account);
+static unsigned ratelimit_ledger_counted(ratelimit_ledger_account_t *account);
 static void ratelimit_ledger_merge_list(const ratelimit_delta_t *deltas,
     unsigned n, const ratelimit_shape_t *shape, const ratelimit_rule_t *rule,
     const ratelimit_clock_t *clock, ratelimit_state_t *state);
@@ -58,10 +58,10 @@ ratelimit_ledger_open(ratelimit_ledger_t *ledger, void *memory, size_t size,
     const ratelimit_shape_t *shape, uint64_t interval, uint64_t machine,
     ratelimit_lifelines_t *lifelines)
 {
-    size_t                         n, skip, words;
-    unsigned char                 *p;
-    ratelimit_ledger_header_t     *header;
-    const ratelimit_algorithm_t   *algorithm;
+    size_t                        n, skip, words;
+    unsigned char                *p;
+    ratelimit_ledger_header_t    *header;
+    const ratelimit_algorithm_t  *algorithm;
 
     skip = -(uintptr_t) memory % RATELIMIT_LEDGER_ALIGN;
     p = (unsigned char *) memory + skip;
@@ -139,12 +139,12 @@ ratelimit_ledger_segment(const ratelimit_ledger_t *ledger,
 }
 
 
-/* finds the entry, NULL if there is none, in its segment, which it locks */
+/* finds the account, NULL if there is none, in its segment, which it locks */
 
 static ratelimit_ledger_segment_t *
 ratelimit_ledger_lock(const ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint32_t me,
-    ratelimit_ledger_entry_t **entry)
+    ratelimit_ledger_account_t **account)
 {
     ratelimit_ledger_segment_t  *segment;
 
@@ -152,7 +152,7 @@ ratelimit_ledger_lock(const ratelimit_ledger_t *ledger,
 
     ratelimit_lock(&segment->lock, me, ledger->lifelines);
 
-    *entry = ratelimit_ledger_find(segment, id);
+    *account = ratelimit_ledger_find(segment, id);
 
     return segment;
 }
@@ -172,7 +172,7 @@ ratelimit_ledger_affords(const ratelimit_ledger_t *ledger,
     int                          rc;
     unsigned                     i;
     uint64_t                     ticket;
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
     segment = ratelimit_ledger_segment(ledger, &id->hash);
@@ -180,11 +180,11 @@ ratelimit_ledger_affords(const ratelimit_ledger_t *ledger,
     for (i = 0; i < RATELIMIT_LEDGER_READS; i++) {
 
         if (ratelimit_read_begin(&segment->lock, &ticket)) {
-            entry = ratelimit_ledger_find(segment, id);
+            account = ratelimit_ledger_find(segment, id);
 
-            rc = entry && ratelimit_ledger_admits(ledger, entry, id->rule,
-                                                  cost, now,
-                                                  RATELIMIT_LEDGER_LEASE);
+            rc = account && ratelimit_ledger_admits(ledger, account, id->rule,
+                                                    cost, now,
+                                                    RATELIMIT_LEDGER_LEASE);
 
             if (ratelimit_read_end(&segment->lock, ticket)) {
                 return rc;
@@ -205,7 +205,7 @@ ratelimit_ledger_affords(const ratelimit_ledger_t *ledger,
 
 static int
 ratelimit_ledger_admits(const ratelimit_ledger_t *ledger,
-    const ratelimit_ledger_entry_t *entry, const ratelimit_rule_t *rule,
+    const ratelimit_ledger_account_t *account, const ratelimit_rule_t *rule,
     uint64_t cost, uint64_t now, ratelimit_ledger_e bound)
 {
     uint64_t  age, spent;
@@ -214,23 +214,23 @@ ratelimit_ledger_admits(const ratelimit_ledger_t *ledger,
         return 1;
     }
 
-    if (entry->rule.ceiling != rule->ceiling
-        || entry->rule.limit != rule->limit)
+    if (account->rule.ceiling != rule->ceiling
+        || account->rule.limit != rule->limit)
     {
         return 0;
     }
 
-    spent = entry->spent + cost;
+    spent = account->spent + cost;
 
     if (bound == RATELIMIT_LEDGER_SHARE) {
-        return spent <= entry->share;
+        return spent <= account->share;
     }
 
-    if (spent > entry->lease) {
+    if (spent > account->lease) {
         return 0;
     }
 
-    age = ratelimit_sub(now, entry->renewed);
+    age = ratelimit_sub(now, account->renewed);
 
     if (age <= ledger->interval + ledger->interval / 2
                + RATELIMIT_LEDGER_FRESH)
@@ -238,7 +238,7 @@ ratelimit_ledger_admits(const ratelimit_ledger_t *ledger,
         return 1;
     }
 
-    return spent <= entry->standing
+    return spent <= account->standing
            && age <= 3 * ledger->interval + RATELIMIT_LEDGER_STANDS;
 }
 
@@ -249,14 +249,14 @@ ratelimit_ledger_charge(ratelimit_ledger_t *ledger,
     uint64_t now, ratelimit_ledger_e bound, uint32_t me)
 {
     int                          rc;
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
+    segment = ratelimit_ledger_lock(ledger, id, me, &account);
 
-    rc = entry
-         && ratelimit_ledger_admits(ledger, entry, id->rule, cost, now, bound)
-         && ratelimit_ledger_add(ledger, segment, entry, cost, stamp, now);
+    rc = account
+         && ratelimit_ledger_admits(ledger, account, id->rule, cost, now, bound)
+         && ratelimit_ledger_add(ledger, segment, account, cost, stamp, now);
 
     ratelimit_unlock(&segment->lock);
 
@@ -270,17 +270,17 @@ ratelimit_ledger_debit(ratelimit_ledger_t *ledger,
     uint64_t cost, uint64_t stamp, uint64_t now, uint32_t me)
 {
     int                          rc;
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
+    segment = ratelimit_ledger_lock(ledger, id, me, &account);
 
-    if (entry == NULL) {
-        entry = ratelimit_ledger_insert(ledger, segment, id, name, now);
+    if (account == NULL) {
+        account = ratelimit_ledger_insert(ledger, segment, id, name, now);
     }
 
-    rc = entry && ratelimit_ledger_add(ledger, segment, entry, cost, stamp,
-                                       now);
+    rc = account && ratelimit_ledger_add(ledger, segment, account, cost, stamp,
+                                         now);
 
     ratelimit_unlock(&segment->lock);
 
@@ -295,7 +295,7 @@ ratelimit_ledger_debit(ratelimit_ledger_t *ledger,
 
 static int
 ratelimit_ledger_add(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_segment_t *segment, ratelimit_ledger_entry_t *entry,
+    ratelimit_ledger_segment_t *segment, ratelimit_ledger_account_t *account,
     uint64_t cost, uint64_t stamp, uint64_t now)
 {
     ratelimit_delta_t  *delta;
@@ -304,7 +304,7 @@ ratelimit_ledger_add(ratelimit_ledger_t *ledger,
         return 1;
     }
 
-    delta = ratelimit_ledger_delta(ledger, entry, stamp, now);
+    delta = ratelimit_ledger_delta(ledger, account, stamp, now);
 
     if (delta == NULL) {
         return 0;
@@ -312,7 +312,7 @@ ratelimit_ledger_add(ratelimit_ledger_t *ledger,
 
     ratelimit_ledger_mark(ledger, segment);
 
-    entry->spent += cost;
+    account->spent += cost;
     ratelimit_store_barrier();
     delta->added = (uint32_t) ratelimit_min(delta->added + cost, UINT32_MAX);
 
@@ -324,15 +324,15 @@ ratelimit_ledger_add(ratelimit_ledger_t *ledger,
 
 static ratelimit_delta_t *
 ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_entry_t *entry, uint64_t stamp, uint64_t now)
+    ratelimit_ledger_account_t *account, uint64_t stamp, uint64_t now)
 {
     uint32_t            i, n;
     unsigned            open;
     ratelimit_delta_t  *list, *delta;
 
-    open = ratelimit_ledger_open_list(entry);
-    list = ratelimit_ledger_list(ledger, entry, open);
-    n = entry->n[open];
+    open = ratelimit_ledger_open_list(account);
+    list = ratelimit_ledger_list(ledger, account, open);
+    n = account->n[open];
 
     for (i = n; i; i--) {
         if (list[i - 1].stamp == stamp) {
@@ -349,7 +349,7 @@ ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
     }
 
     if (n == 0) {
-        entry->since[open] = now;
+        account->since[open] = now;
     }
 
     delta = &list[n];
@@ -358,7 +358,7 @@ ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
     delta->refunded = 0;
 
     ratelimit_store_barrier();
-    entry->n[open] = n + 1;
+    account->n[open] = n + 1;
 
     return delta;
 }
@@ -446,14 +446,14 @@ ratelimit_ledger_refund(ratelimit_ledger_t *ledger,
     uint64_t now, uint32_t me)
 {
     ratelimit_delta_t           *delta;
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
+    segment = ratelimit_ledger_lock(ledger, id, me, &account);
     delta = NULL;
 
-    if (entry) {
-        delta = ratelimit_ledger_delta(ledger, entry, stamp, now);
+    if (account) {
+        delta = ratelimit_ledger_delta(ledger, account, stamp, now);
     }
 
     if (delta) {
@@ -462,7 +462,7 @@ ratelimit_ledger_refund(ratelimit_ledger_t *ledger,
         delta->refunded = (uint32_t) ratelimit_min(delta->refunded + cost,
                                                    UINT32_MAX);
         ratelimit_store_barrier();
-        entry->spent = ratelimit_sub(entry->spent, cost);
+        account->spent = ratelimit_sub(account->spent, cost);
     }
 
     ratelimit_unlock(&segment->lock);
@@ -476,48 +476,48 @@ ratelimit_ledger_ask(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint64_t now,
     ratelimit_ledger_copy_t *copy, uint32_t me)
 {
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
+    segment = ratelimit_ledger_lock(ledger, id, me, &account);
 
-    if (entry && !ratelimit_ledger_is_reported(entry)
-        && !(entry->batch & RATELIMIT_LEDGER_SENT))
+    if (account && !ratelimit_ledger_is_reported(account)
+        && !(account->batch & RATELIMIT_LEDGER_SENT))
     {
-        ratelimit_ledger_batch_entry(ledger, entry);
-        entry->sent = now;
+        ratelimit_ledger_batch_account(ledger, account);
+        account->sent = now;
     }
 
-    ratelimit_ledger_copy(ledger, entry, copy);
+    ratelimit_ledger_copy(ledger, account, copy);
 
     ratelimit_unlock(&segment->lock);
 
-    return entry != NULL;
+    return account != NULL;
 }
 
 
 /* one write makes the open list the batch, and the other one the open list */
 
 static void
-ratelimit_ledger_batch_entry(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_entry_t *entry)
+ratelimit_ledger_batch_account(ratelimit_ledger_t *ledger,
+    ratelimit_ledger_account_t *account)
 {
     uint64_t  number, open;
 
     number = __atomic_add_fetch(&ledger->header->number, 1, __ATOMIC_RELAXED);
-    open = !ratelimit_ledger_open_list(entry);
+    open = !ratelimit_ledger_open_list(account);
 
-    entry->cut = entry->spent;
+    account->cut = account->spent;
     ratelimit_store_barrier();
-    entry->batch = number << 2 | RATELIMIT_LEDGER_SENT | open;
+    account->batch = number << 2 | RATELIMIT_LEDGER_SENT | open;
 }
 
 
-/* the entry may be NULL */
+/* the account may be NULL */
 
 static void
 ratelimit_ledger_copy(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_entry_t *entry, ratelimit_ledger_copy_t *copy)
+    ratelimit_ledger_account_t *account, ratelimit_ledger_copy_t *copy)
 {
     unsigned  open;
 
@@ -528,29 +528,29 @@ ratelimit_ledger_copy(ratelimit_ledger_t *ledger,
     copy->nbatch = 0;
     copy->nopen = 0;
 
-    if (entry == NULL) {
+    if (account == NULL) {
         return;
     }
 
-    open = ratelimit_ledger_open_list(entry);
+    open = ratelimit_ledger_open_list(account);
 
-    copy->hash = entry->hash;
-    copy->rule = entry->rule;
-    copy->name.data = (unsigned char *) ratelimit_ledger_list(ledger, entry,
+    copy->hash = account->hash;
+    copy->rule = account->rule;
+    copy->name.data = (unsigned char *) ratelimit_ledger_list(ledger, account,
                                                               2);
-    copy->name.len = entry->name_len;
-    copy->spent = entry->spent;
-    copy->nopen = (unsigned) ratelimit_min(entry->n[open], ledger->ndeltas);
+    copy->name.len = account->name_len;
+    copy->spent = account->spent;
+    copy->nopen = (unsigned) ratelimit_min(account->n[open], ledger->ndeltas);
 
-    memcpy(copy->open, ratelimit_ledger_list(ledger, entry, open),
+    memcpy(copy->open, ratelimit_ledger_list(ledger, account, open),
            copy->nopen * sizeof(ratelimit_delta_t));
 
-    if (entry->batch & RATELIMIT_LEDGER_SENT) {
-        copy->number = entry->batch >> 2;
-        copy->nbatch = (unsigned) ratelimit_min(entry->n[!open],
+    if (account->batch & RATELIMIT_LEDGER_SENT) {
+        copy->number = account->batch >> 2;
+        copy->nbatch = (unsigned) ratelimit_min(account->n[!open],
                                                 ledger->ndeltas);
 
-        memcpy(copy->batch, ratelimit_ledger_list(ledger, entry, !open),
+        memcpy(copy->batch, ratelimit_ledger_list(ledger, account, !open),
                copy->nbatch * sizeof(ratelimit_delta_t));
     }
 }
@@ -564,34 +564,34 @@ ratelimit_ledger_answer(ratelimit_ledger_t *ledger,
 {
     uint64_t                     from;
     unsigned                     counted;
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
+    segment = ratelimit_ledger_lock(ledger, id, me, &account);
     counted = 0;
 
-    if (entry == NULL && answer->question && answer->grant->lease) {
-        entry = ratelimit_ledger_insert(ledger, segment, id, name,
-                                        answer->asked);
+    if (account == NULL && answer->question && answer->grant->lease) {
+        account = ratelimit_ledger_insert(ledger, segment, id, name,
+                                          answer->asked);
     }
 
-    if (entry) {
-        from = answer->question ? answer->spent : entry->cut;
+    if (account) {
+        from = answer->question ? answer->spent : account->cut;
 
-        if (answer->number && entry->batch >> 2 == answer->number
+        if (answer->number && account->batch >> 2 == answer->number
             && answer->grant->counted)
         {
-            counted = ratelimit_ledger_counted(entry);
+            counted = ratelimit_ledger_counted(account);
         }
 
-        entry->rule = *id->rule;
-        entry->lease = from + answer->grant->lease;
-        entry->standing = from + answer->grant->standing;
-        entry->share = from + answer->grant->share;
-        entry->renewed = answer->asked;
+        account->rule = *id->rule;
+        account->lease = from + answer->grant->lease;
+        account->standing = from + answer->grant->standing;
+        account->share = from + answer->grant->share;
+        account->renewed = answer->asked;
     }
 
-    ratelimit_ledger_copy(ledger, entry, copy);
+    ratelimit_ledger_copy(ledger, account, copy);
     copy->counted = counted;
 
     ratelimit_unlock(&segment->lock);
@@ -604,20 +604,20 @@ ratelimit_ledger_answer(ratelimit_ledger_t *ledger,
  */
 
 static unsigned
-ratelimit_ledger_counted(ratelimit_ledger_entry_t *entry)
+ratelimit_ledger_counted(ratelimit_ledger_account_t *account)
 {
     unsigned  n, which;
 
-    if (!(entry->batch & RATELIMIT_LEDGER_SENT)) {
+    if (!(account->batch & RATELIMIT_LEDGER_SENT)) {
         return 0;
     }
 
-    which = !ratelimit_ledger_open_list(entry);
-    n = entry->n[which];
+    which = !ratelimit_ledger_open_list(account);
+    n = account->n[which];
 
-    entry->n[which] = 0;
+    account->n[which] = 0;
     ratelimit_store_barrier();
-    entry->batch &= ~(uint64_t) RATELIMIT_LEDGER_SENT;
+    account->batch &= ~(uint64_t) RATELIMIT_LEDGER_SENT;
 
     return n;
 }
@@ -707,7 +707,7 @@ ratelimit_ledger_batch(ratelimit_ledger_t *ledger, uint32_t *cursor,
 }
 
 
-/* a segment is clean when all of its entries are, and not before */
+/* a segment is clean when all of its accounts are, and not before */
 
 static int
 ratelimit_ledger_batch_segment(ratelimit_ledger_t *ledger,
@@ -715,41 +715,41 @@ ratelimit_ledger_batch_segment(ratelimit_ledger_t *ledger,
     int (*handler)(void *data, const ratelimit_ledger_copy_t *copy),
     void *data)
 {
-    size_t                     i;
-    uint32_t                   cell;
-    unsigned                   dirty, repeated;
-    ratelimit_ledger_copy_t    copy;
-    ratelimit_ledger_entry_t  *entry;
+    size_t                       i;
+    uint32_t                     cell;
+    unsigned                     dirty, repeated;
+    ratelimit_ledger_copy_t      copy;
+    ratelimit_ledger_account_t  *account;
 
     dirty = 0;
     cell = 0;
 
     for ( ;; ) {
-        entry = ratelimit_ledger_walk(segment, &cell);
+        account = ratelimit_ledger_walk(segment, &cell);
 
-        if (entry == NULL) {
+        if (account == NULL) {
             break;
         }
 
-        if (ratelimit_ledger_is_reported(entry)) {
+        if (ratelimit_ledger_is_reported(account)) {
             continue;
         }
 
         dirty = 1;
         repeated = 0;
 
-        if (!(entry->batch & RATELIMIT_LEDGER_SENT)) {
-            ratelimit_ledger_batch_entry(ledger, entry);
+        if (!(account->batch & RATELIMIT_LEDGER_SENT)) {
+            ratelimit_ledger_batch_account(ledger, account);
 
-        } else if (entry->sent >= again) {
+        } else if (account->sent >= again) {
             continue;
 
         } else {
             repeated = 1;
         }
 
-        entry->sent = now;
-        ratelimit_ledger_copy(ledger, entry, &copy);
+        account->sent = now;
+        ratelimit_ledger_copy(ledger, account, &copy);
         copy.repeated = repeated;
 
         if (!handler(data, &copy)) {
@@ -773,14 +773,14 @@ ratelimit_ledger_drop(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint64_t number, uint32_t me)
 {
     unsigned                     n;
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
+    segment = ratelimit_ledger_lock(ledger, id, me, &account);
     n = 0;
 
-    if (entry && entry->batch >> 2 == number) {
-        n = ratelimit_ledger_counted(entry);
+    if (account && account->batch >> 2 == number) {
+        n = ratelimit_ledger_counted(account);
     }
 
     ratelimit_unlock(&segment->lock);
@@ -793,17 +793,17 @@ void
 ratelimit_ledger_forget(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint32_t me)
 {
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
-    segment = ratelimit_ledger_lock(ledger, id, me, &entry);
+    segment = ratelimit_ledger_lock(ledger, id, me, &account);
 
-    if (entry) {
-        entry->n[0] = 0;
-        entry->n[1] = 0;
-        entry->lease = 0;
-        entry->standing = 0;
-        entry->share = 0;
+    if (account) {
+        account->n[0] = 0;
+        account->n[1] = 0;
+        account->lease = 0;
+        account->standing = 0;
+        account->share = 0;
     }
 
     ratelimit_unlock(&segment->lock);
@@ -877,7 +877,7 @@ ratelimit_ledger_figures(ratelimit_ledger_t *ledger,
 {
     uint32_t                     i, cell;
     unsigned                     k;
-    ratelimit_ledger_entry_t    *entry;
+    ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
     figures->pending = 0;
@@ -895,19 +895,19 @@ ratelimit_ledger_figures(ratelimit_ledger_t *ledger,
         ratelimit_lock(&segment->lock, me, ledger->lifelines);
 
         for ( ;; ) {
-            entry = ratelimit_ledger_walk(segment, &cell);
+            account = ratelimit_ledger_walk(segment, &cell);
 
-            if (entry == NULL) {
+            if (account == NULL) {
                 break;
             }
 
             for (k = 0; k < 2; k++) {
-                figures->pending += entry->n[k];
+                figures->pending += account->n[k];
 
-                if (entry->n[k] && (figures->oldest == 0
-                                    || entry->since[k] < figures->oldest))
+                if (account->n[k] && (figures->oldest == 0
+                                      || account->since[k] < figures->oldest))
                 {
-                    figures->oldest = entry->since[k];
+                    figures->oldest = account->since[k];
                 }
             }
         }

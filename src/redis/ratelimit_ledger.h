@@ -4,13 +4,13 @@
  * for each counter what it may still charge, and what it has charged since the
  * last report, in memory that processes share.
  *
- * An entry has two lists of deltas.  What is charged goes to the list that is
+ * An account has two lists of deltas.  What is charged goes to the list that is
  * open.  To cut a batch is to make the other one the open list, by one write
  * that gives the batch its number, too; there is one batch of a counter under
  * way at a time, and it is sent until Redis has counted it.  So a process may
  * be killed at any instruction: no delta is lost, and none is in two batches.
  *
- * Entries are found by the hash of a key and the period of its rule.  They are
+ * Accounts are found by the hash of a key and the period of its rule.  They are
  * in segments, each with a lock of its own (ratelimit_lock.h), as runs of
  * cells: a name of any length fits, as long as a segment has room.
  *
@@ -52,7 +52,7 @@ typedef struct {
 } ratelimit_ledger_t;
 
 
-/* the counter of an entry */
+/* the counter of an account */
 
 typedef struct {
     ratelimit_hash_t                hash;     /* of the key */
@@ -66,7 +66,7 @@ typedef struct {
 } ratelimit_ledger_name_t;
 
 
-/* what an entry says, as a copy */
+/* what an account says, as a copy */
 
 typedef struct {
     ratelimit_hash_t                hash;
@@ -127,31 +127,31 @@ uint64_t ratelimit_ledger_machine(const ratelimit_ledger_t *ledger);
 int ratelimit_ledger_affords(const ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t now);
 
-/* returns 0 if that is too much, or if the counter has no entry */
+/* returns 0 if that is too much, or if the counter has no account */
 int ratelimit_ledger_charge(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t stamp,
     uint64_t now, ratelimit_ledger_e bound, uint32_t me);
 
-/* the same without a bound; makes an entry; 0 if there is no room */
+/* the same without a bound; makes an account; 0 if there is no room */
 int ratelimit_ledger_debit(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, const ratelimit_ledger_name_t *name,
     uint64_t cost, uint64_t stamp, uint64_t now, uint32_t me);
 
-/* returns 0 if the counter has no entry: all it ever charged is counted */
+/* returns 0 if the counter has no account: all it ever charged is counted */
 int ratelimit_ledger_refund(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t stamp,
     uint64_t now, uint32_t me);
 
 /*
  * Redis is to be asked: takes a batch, if none is under way, and all else that
- * was not counted.  Returns 0 if the counter has no entry.
+ * was not counted.  Returns 0 if the counter has no account.
  */
 int ratelimit_ledger_ask(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint64_t now,
     ratelimit_ledger_copy_t *copy, uint32_t me);
 
 /*
- * Redis has answered.  The answer to a question makes an entry if there is
+ * Redis has answered.  The answer to a question makes an account if there is
  * something to charge.  The copy is that of afterwards.
  */
 void ratelimit_ledger_answer(ratelimit_ledger_t *ledger,

@@ -203,7 +203,7 @@ ledger_bounds(void)
     id = ledger_id(1);
 
     tap_ok(!ratelimit_ledger_affords(&ledger, &id, 1, NOW)
-           && !ledger_charge(1, 100, NOW), "no entry, no charge");
+           && !ledger_charge(1, 100, NOW), "no account, no charge");
 
     ledger_grant(1, 3, 1, 5, NOW);
 
@@ -307,7 +307,7 @@ ledger_batches(void)
     id = ledger_id(2);
 
     tap_ok(!ratelimit_ledger_refund(&ledger, &id, 1, 100, NOW, fleet.me),
-           "without an entry there is nothing to refund here");
+           "without an account there is nothing to refund here");
 }
 
 

@@ -1,15 +1,15 @@
 
 /*
- * Entries of a ledger in the cells of a segment.
+ * Accounts of a ledger in the cells of a segment.
  */
 
 
 #include <string.h>
 
-#include "redis/ratelimit_ledger_entry.h"
+#include "redis/ratelimit_ledger_account.h"
 
 
-/* which entries may go, when there is no room */
+/* which accounts may go, when there is no room */
 
 typedef enum {
     RATELIMIT_LEDGER_EXPIRED = 0,
@@ -27,7 +27,7 @@ static void ratelimit_ledger_sweep(const ratelimit_ledger_t *ledger,
     ratelimit_ledger_segment_t *segment, uint64_t now,
     ratelimit_ledger_sweep_e which);
 static void ratelimit_ledger_remove(ratelimit_ledger_segment_t *segment,
-    ratelimit_ledger_entry_t *entry, uint32_t cell);
+    ratelimit_ledger_account_t *account, uint32_t cell);
 
 
 static uint32_t *
@@ -41,12 +41,12 @@ ratelimit_ledger_chain(ratelimit_ledger_segment_t *segment,
 
 /* a chain may change while it is read, but leads nowhere else */
 
-ratelimit_ledger_entry_t *
+ratelimit_ledger_account_t *
 ratelimit_ledger_find(ratelimit_ledger_segment_t *segment,
     const ratelimit_ledger_id_t *id)
 {
-    uint32_t                   cell, steps, *chain;
-    ratelimit_ledger_entry_t  *entry;
+    uint32_t                     cell, steps, *chain;
+    ratelimit_ledger_account_t  *account;
 
     /* without the lock: what is compared must be what is used */
 
@@ -59,28 +59,28 @@ ratelimit_ledger_find(ratelimit_ledger_segment_t *segment,
             return NULL;
         }
 
-        entry = (ratelimit_ledger_entry_t *) segment->cells[cell - 1];
+        account = (ratelimit_ledger_account_t *) segment->cells[cell - 1];
 
-        if (entry->hash.lo == id->hash.lo && entry->hash.hi == id->hash.hi
-            && entry->rule.period == id->rule->period)
+        if (account->hash.lo == id->hash.lo && account->hash.hi == id->hash.hi
+            && account->rule.period == id->rule->period)
         {
-            return entry;
+            return account;
         }
 
-        cell = __atomic_load_n(&entry->next, __ATOMIC_RELAXED);
+        cell = __atomic_load_n(&account->next, __ATOMIC_RELAXED);
     }
 
     return NULL;
 }
 
 
-ratelimit_ledger_entry_t *
+ratelimit_ledger_account_t *
 ratelimit_ledger_insert(ratelimit_ledger_t *ledger,
     ratelimit_ledger_segment_t *segment, const ratelimit_ledger_id_t *id,
     const ratelimit_ledger_name_t *name, uint64_t now)
 {
-    uint32_t                   cell, cells, *chain;
-    ratelimit_ledger_entry_t  *entry;
+    uint32_t                     cell, cells, *chain;
+    ratelimit_ledger_account_t  *account;
 
     cells = ratelimit_ledger_cells(ledger, name);
 
@@ -105,22 +105,22 @@ ratelimit_ledger_insert(ratelimit_ledger_t *ledger,
     }
 
     chain = ratelimit_ledger_chain(segment, &id->hash, id->rule->period);
-    entry = (ratelimit_ledger_entry_t *) segment->cells[cell];
+    account = (ratelimit_ledger_account_t *) segment->cells[cell];
 
-    memset(entry, 0, sizeof(ratelimit_ledger_entry_t));
-    memcpy(ratelimit_ledger_list(ledger, entry, 2), name->data, name->len);
+    memset(account, 0, sizeof(ratelimit_ledger_account_t));
+    memcpy(ratelimit_ledger_list(ledger, account, 2), name->data, name->len);
 
-    entry->hash = id->hash;
-    entry->rule = *id->rule;
-    entry->name_len = (uint32_t) name->len;
-    entry->next = *chain;
+    account->hash = id->hash;
+    account->rule = *id->rule;
+    account->name_len = (uint32_t) name->len;
+    account->next = *chain;
 
     ratelimit_store_barrier();
     segment->runs[cell] = (uint16_t) cells;
     ratelimit_store_barrier();
     *chain = cell + 1;
 
-    return entry;
+    return account;
 }
 
 
@@ -132,10 +132,10 @@ ratelimit_ledger_cells(const ratelimit_ledger_t *ledger,
 {
     size_t  size;
 
-    size = offsetof(ratelimit_ledger_entry_t, deltas)
+    size = offsetof(ratelimit_ledger_account_t, deltas)
            + 2 * ledger->ndeltas * sizeof(ratelimit_delta_t);
 
-    size = ratelimit_max(size, sizeof(ratelimit_ledger_entry_t));
+    size = ratelimit_max(size, sizeof(ratelimit_ledger_account_t));
 
     if (name->len > RATELIMIT_LEDGER_CELLS * RATELIMIT_LEDGER_CELL - size) {
         return RATELIMIT_LEDGER_CELLS + 1;
@@ -186,35 +186,35 @@ ratelimit_ledger_sweep(const ratelimit_ledger_t *ledger,
     ratelimit_ledger_segment_t *segment, uint64_t now,
     ratelimit_ledger_sweep_e which)
 {
-    uint32_t                   cell, begin;
-    ratelimit_ledger_id_t      id;
-    ratelimit_ledger_entry_t  *entry;
+    uint32_t                     cell, begin;
+    ratelimit_ledger_id_t        id;
+    ratelimit_ledger_account_t  *account;
 
     cell = 0;
 
     for ( ;; ) {
-        entry = ratelimit_ledger_walk(segment, &cell);
+        account = ratelimit_ledger_walk(segment, &cell);
 
-        if (entry == NULL) {
+        if (account == NULL) {
             return;
         }
 
-        begin = (uint32_t) (((unsigned char *) entry - segment->cells[0])
+        begin = (uint32_t) (((unsigned char *) account - segment->cells[0])
                             / RATELIMIT_LEDGER_CELL);
-        id.hash = entry->hash;
-        id.rule = &entry->rule;
+        id.hash = account->hash;
+        id.rule = &account->rule;
 
-        if (ratelimit_ledger_find(segment, &id) != entry) {
+        if (ratelimit_ledger_find(segment, &id) != account) {
             segment->runs[begin] = 0;
             continue;
         }
 
-        if (ratelimit_ledger_is_reported(entry)
+        if (ratelimit_ledger_is_reported(account)
             && (which == RATELIMIT_LEDGER_IDLE
-                || now >= entry->renewed + 3 * ledger->interval
+                || now >= account->renewed + 3 * ledger->interval
                           + RATELIMIT_LEDGER_STANDS))
         {
-            ratelimit_ledger_remove(segment, entry, begin);
+            ratelimit_ledger_remove(segment, account, begin);
         }
     }
 }
@@ -222,25 +222,26 @@ ratelimit_ledger_sweep(const ratelimit_ledger_t *ledger,
 
 static void
 ratelimit_ledger_remove(ratelimit_ledger_segment_t *segment,
-    ratelimit_ledger_entry_t *entry, uint32_t cell)
+    ratelimit_ledger_account_t *account, uint32_t cell)
 {
-    uint32_t                  *link;
-    ratelimit_ledger_entry_t  *other;
+    uint32_t                    *link;
+    ratelimit_ledger_account_t  *other;
 
-    link = ratelimit_ledger_chain(segment, &entry->hash, entry->rule.period);
+    link = ratelimit_ledger_chain(segment, &account->hash,
+                                  account->rule.period);
 
     while (*link != cell + 1) {
-        other = (ratelimit_ledger_entry_t *) segment->cells[*link - 1];
+        other = (ratelimit_ledger_account_t *) segment->cells[*link - 1];
         link = &other->next;
     }
 
-    *link = entry->next;
+    *link = account->next;
     ratelimit_store_barrier();
     segment->runs[cell] = 0;
 }
 
 
-ratelimit_ledger_entry_t *
+ratelimit_ledger_account_t *
 ratelimit_ledger_walk(ratelimit_ledger_segment_t *segment, uint32_t *cell)
 {
     uint32_t  begin;
@@ -249,7 +250,7 @@ ratelimit_ledger_walk(ratelimit_ledger_segment_t *segment, uint32_t *cell)
 
         if (segment->runs[begin]) {
             *cell = begin + segment->runs[begin];
-            return (ratelimit_ledger_entry_t *) segment->cells[begin];
+            return (ratelimit_ledger_account_t *) segment->cells[begin];
         }
     }
 

@@ -1,12 +1,12 @@
 
 /*
- * Entries of a ledger: what stands where, and how one is found, made and
+ * Accounts of a ledger: what stands where, and how one is found, made and
  * removed.  For the files of the ledger only.
  */
 
 
-#ifndef _RATELIMIT_LEDGER_ENTRY_H_INCLUDED_
-#define _RATELIMIT_LEDGER_ENTRY_H_INCLUDED_
+#ifndef _RATELIMIT_LEDGER_ACCOUNT_H_INCLUDED_
+#define _RATELIMIT_LEDGER_ACCOUNT_H_INCLUDED_
 
 
 #include "core/ratelimit_math.h"
@@ -52,14 +52,14 @@ typedef struct {
     uint64_t                        renewed;  /* time, 0 if it never was */
     uint64_t                        since[2]; /* time of the first delta */
     uint32_t                        n[2];     /* deltas of each list */
-    uint32_t                        next;     /* entry of the chain */
+    uint32_t                        next;     /* account of the chain */
     uint32_t                        name_len;
     ratelimit_delta_t               deltas[1];  /* both lists, and the name */
-} ratelimit_ledger_entry_t;
+} ratelimit_ledger_account_t;
 
 
 /*
- * A run of cells begins where a length is.  An entry is linked into its chain
+ * A run of cells begins where a length is.  An account is linked into its chain
  * after that: a process that is killed in between leaves a run that is in no
  * chain, and is swept.
  */
@@ -74,45 +74,45 @@ struct ratelimit_ledger_segment_s {
 };
 
 
-/* ratelimit_ledger_entry.c */
+/* ratelimit_ledger_account.c */
 
 /* in a segment that is locked, or read without a lock; NULL if there is none */
-ratelimit_ledger_entry_t *ratelimit_ledger_find(
+ratelimit_ledger_account_t *ratelimit_ledger_find(
     ratelimit_ledger_segment_t *segment, const ratelimit_ledger_id_t *id);
 
 /* NULL if there is no room */
-ratelimit_ledger_entry_t *ratelimit_ledger_insert(ratelimit_ledger_t *ledger,
+ratelimit_ledger_account_t *ratelimit_ledger_insert(ratelimit_ledger_t *ledger,
     ratelimit_ledger_segment_t *segment, const ratelimit_ledger_id_t *id,
     const ratelimit_ledger_name_t *name, uint64_t now);
 
-/* the first entry from a cell on, which is set to the one behind it; or NULL */
-ratelimit_ledger_entry_t *ratelimit_ledger_walk(
+/* the first one from a cell on, which is set to the one behind it; or NULL */
+ratelimit_ledger_account_t *ratelimit_ledger_walk(
     ratelimit_ledger_segment_t *segment, uint32_t *cell);
 
 
 static ratelimit_inline ratelimit_delta_t *
 ratelimit_ledger_list(const ratelimit_ledger_t *ledger,
-    ratelimit_ledger_entry_t *entry, unsigned which)
+    ratelimit_ledger_account_t *account, unsigned which)
 {
-    return &entry->deltas[which * ledger->ndeltas];
+    return &account->deltas[which * ledger->ndeltas];
 }
 
 
 static ratelimit_inline unsigned
-ratelimit_ledger_open_list(const ratelimit_ledger_entry_t *entry)
+ratelimit_ledger_open_list(const ratelimit_ledger_account_t *account)
 {
-    return entry->batch & RATELIMIT_LEDGER_OPEN;
+    return account->batch & RATELIMIT_LEDGER_OPEN;
 }
 
 
 /* whether all that it has charged is counted */
 
 static ratelimit_inline int
-ratelimit_ledger_is_reported(const ratelimit_ledger_entry_t *entry)
+ratelimit_ledger_is_reported(const ratelimit_ledger_account_t *account)
 {
-    return entry->n[ratelimit_ledger_open_list(entry)] == 0
-           && !(entry->batch & RATELIMIT_LEDGER_SENT);
+    return account->n[ratelimit_ledger_open_list(account)] == 0
+           && !(account->batch & RATELIMIT_LEDGER_SENT);
 }
 
 
-#endif /* _RATELIMIT_LEDGER_ENTRY_H_INCLUDED_ */
+#endif /* _RATELIMIT_LEDGER_ACCOUNT_H_INCLUDED_ */
