@@ -7,8 +7,8 @@
 #include "api/ngx_http_ratelimit_api.h"
 
 
-static void ngx_http_ratelimit_api_top_entry(ngx_http_ratelimit_text_t *text,
-    ngx_http_ratelimit_zone_t *zone, ratelimit_top_entry_t *entry);
+static void ngx_http_ratelimit_api_top_score(ngx_http_ratelimit_text_t *text,
+    ngx_http_ratelimit_zone_t *zone, ratelimit_top_score_t *score);
 static ngx_http_ratelimit_use_t *ngx_http_ratelimit_api_find_use(
     ngx_http_ratelimit_zone_t *zone, ngx_uint_t cell);
 
@@ -18,15 +18,15 @@ ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_zone_t *zone)
 {
     ngx_uint_t              i, n;
-    ratelimit_top_entry_t  *entry;
+    ratelimit_top_score_t  *score;
 
     n = 0;
-    entry = NULL;
+    score = NULL;
 
     if (zone->top_zone != NULL) {
-        entry = ngx_http_ratelimit_top_read(zone, text->pool, &n);
+        score = ngx_http_ratelimit_top_read(zone, text->pool, &n);
 
-        if (entry == NULL) {
+        if (score == NULL) {
             text->failed = 1;
             return;
         }
@@ -39,7 +39,7 @@ ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_json_open(text, '[');
 
     for (i = 0; i < n; i++) {
-        ngx_http_ratelimit_api_top_entry(text, zone, &entry[i]);
+        ngx_http_ratelimit_api_top_score(text, zone, &score[i]);
     }
 
     ngx_http_ratelimit_json_close(text, ']');
@@ -48,14 +48,14 @@ ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
 
 
 static void
-ngx_http_ratelimit_api_top_entry(ngx_http_ratelimit_text_t *text,
-    ngx_http_ratelimit_zone_t *zone, ratelimit_top_entry_t *entry)
+ngx_http_ratelimit_api_top_score(ngx_http_ratelimit_text_t *text,
+    ngx_http_ratelimit_zone_t *zone, ratelimit_top_score_t *score)
 {
     ngx_str_t                  key, shown;
     ngx_uint_t                 i;
     ngx_http_ratelimit_use_t  *use;
 
-    use = ngx_http_ratelimit_api_find_use(zone, entry->limit);
+    use = ngx_http_ratelimit_api_find_use(zone, score->limit);
 
     /* it has left the configuration */
 
@@ -63,12 +63,12 @@ ngx_http_ratelimit_api_top_entry(ngx_http_ratelimit_text_t *text,
         return;
     }
 
-    key.data = entry->text;
-    key.len = ngx_min(entry->len, RATELIMIT_TOP_TEXT);
+    key.data = score->text;
+    key.len = ngx_min(score->len, RATELIMIT_TOP_TEXT);
 
     /* text is not cut in the midst of a character, which has up to 4 bytes */
 
-    for (i = 0; i < 4 && entry->len > RATELIMIT_TOP_TEXT; i++) {
+    for (i = 0; i < 4 && score->len > RATELIMIT_TOP_TEXT; i++) {
         if (ratelimit_is_utf8(key.data, RATELIMIT_TOP_TEXT - i)) {
             key.len = RATELIMIT_TOP_TEXT - i;
             break;
@@ -88,7 +88,7 @@ ngx_http_ratelimit_api_top_entry(ngx_http_ratelimit_text_t *text,
 
     /* the rest is not known */
 
-    if (entry->len > RATELIMIT_TOP_TEXT) {
+    if (score->len > RATELIMIT_TOP_TEXT) {
         ngx_http_ratelimit_json_name(text, "cut");
         ngx_http_ratelimit_json_literal(text, "true");
     }
@@ -96,10 +96,10 @@ ngx_http_ratelimit_api_top_entry(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_json_name(text, "name");
     ngx_http_ratelimit_json_string(text, &use->name);
     ngx_http_ratelimit_json_name(text, "refused");
-    ngx_http_ratelimit_json_number(text, (entry->count + RATELIMIT_TOP_ONE / 2)
+    ngx_http_ratelimit_json_number(text, (score->count + RATELIMIT_TOP_ONE / 2)
                                          / RATELIMIT_TOP_ONE);
     ngx_http_ratelimit_json_name(text, "error");
-    ngx_http_ratelimit_json_number(text, (entry->error + RATELIMIT_TOP_ONE / 2)
+    ngx_http_ratelimit_json_number(text, (score->error + RATELIMIT_TOP_ONE / 2)
                                          / RATELIMIT_TOP_ONE);
     ngx_http_ratelimit_json_close(text, '}');
 }

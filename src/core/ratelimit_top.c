@@ -17,17 +17,17 @@
 
 static void ratelimit_top_take(ratelimit_top_t *top, size_t k, uint64_t id,
     uint32_t limit, const void *key, size_t len);
-static ratelimit_top_entry_t *ratelimit_top_victim(ratelimit_top_t *top,
+static ratelimit_top_score_t *ratelimit_top_victim(ratelimit_top_t *top,
     size_t k);
 static void ratelimit_top_link(ratelimit_top_t *top,
-    ratelimit_top_entry_t *entry);
+    ratelimit_top_score_t *score);
 static void ratelimit_top_unlink(ratelimit_top_t *top,
-    ratelimit_top_entry_t *entry);
+    ratelimit_top_score_t *score);
 static void ratelimit_top_decay(ratelimit_top_t *top, size_t k, uint64_t now);
 static uint64_t ratelimit_top_steps(const ratelimit_top_t *top, uint64_t now);
 static uint64_t ratelimit_top_fade(uint64_t count, uint64_t steps);
-static ratelimit_top_entry_t *ratelimit_top_find(ratelimit_top_sum_t *sum,
-    const ratelimit_top_entry_t *entry);
+static ratelimit_top_score_t *ratelimit_top_find(ratelimit_top_sum_t *sum,
+    const ratelimit_top_score_t *score);
 static uint64_t ratelimit_top_least(const ratelimit_top_t *top, size_t k,
     uint64_t steps);
 static int ratelimit_top_compare(const void *one, const void *two);
@@ -36,8 +36,8 @@ static int ratelimit_top_compare(const void *one, const void *two);
 size_t
 ratelimit_top_size(size_t k)
 {
-    return offsetof(ratelimit_top_t, entries)
-           + k * sizeof(ratelimit_top_entry_t);
+    return offsetof(ratelimit_top_t, scores)
+           + k * sizeof(ratelimit_top_score_t);
 }
 
 
@@ -55,61 +55,61 @@ ratelimit_top_add(ratelimit_top_t *top, size_t k, uint64_t now, uint64_t id,
 }
 
 
-/* an entry for a key that has none */
+/* a score for a key that has none */
 
 static void
 ratelimit_top_take(ratelimit_top_t *top, size_t k, uint64_t id, uint32_t limit,
     const void *key, size_t len)
 {
-    ratelimit_top_entry_t  *entry;
+    ratelimit_top_score_t  *score;
 
-    entry = ratelimit_top_victim(top, k);
+    score = ratelimit_top_victim(top, k);
 
-    if (entry->id) {
-        ratelimit_top_unlink(top, entry);
+    if (score->id) {
+        ratelimit_top_unlink(top, score);
 
         /* while it is written it is none */
 
-        __atomic_store_n(&entry->id, 0, __ATOMIC_RELEASE);
+        __atomic_store_n(&score->id, 0, __ATOMIC_RELEASE);
     }
 
-    entry->error = entry->count;
-    entry->count += RATELIMIT_TOP_ONE;
-    entry->limit = limit;
-    entry->len = (uint32_t) ratelimit_min(len, UINT32_MAX);
+    score->error = score->count;
+    score->count += RATELIMIT_TOP_ONE;
+    score->limit = limit;
+    score->len = (uint32_t) ratelimit_min(len, UINT32_MAX);
 
-    memcpy(entry->text, key, ratelimit_min(len, RATELIMIT_TOP_TEXT));
+    memcpy(score->text, key, ratelimit_min(len, RATELIMIT_TOP_TEXT));
 
-    __atomic_store_n(&entry->id, id, __ATOMIC_RELEASE);
+    __atomic_store_n(&score->id, id, __ATOMIC_RELEASE);
 
-    ratelimit_top_link(top, entry);
+    ratelimit_top_link(top, score);
 }
 
 
 /*
- * An entry of the least count.  As counts only grow until they decay, the
+ * A score of the least count.  As counts only grow until they decay, the
  * search may end at any that is not above what was the least when it last went
  * all the way round.
  */
 
-static ratelimit_top_entry_t *
+static ratelimit_top_score_t *
 ratelimit_top_victim(ratelimit_top_t *top, size_t k)
 {
     size_t                  i, n;
-    ratelimit_top_entry_t  *entry, *victim;
+    ratelimit_top_score_t  *score, *victim;
 
     i = top->turn;
-    victim = &top->entries[i];
+    victim = &top->scores[i];
 
     for (n = 0; n < k; n++) {
-        entry = &top->entries[i];
+        score = &top->scores[i];
         i = (i + 1 < k) ? i + 1 : 0;
 
-        if (entry->count <= victim->count) {
-            victim = entry;
+        if (score->count <= victim->count) {
+            victim = score;
             top->turn = i;
 
-            if (entry->count <= top->least) {
+            if (score->count <= top->least) {
                 break;
             }
         }
@@ -122,28 +122,28 @@ ratelimit_top_victim(ratelimit_top_t *top, size_t k)
 
 
 static void
-ratelimit_top_link(ratelimit_top_t *top, ratelimit_top_entry_t *entry)
+ratelimit_top_link(ratelimit_top_t *top, ratelimit_top_score_t *score)
 {
     uint16_t  *chain;
 
-    chain = &top->chains[entry->id >> (64 - RATELIMIT_TOP_BITS)];
-    entry->next = *chain;
-    *chain = (uint16_t) ((uint64_t *) entry - (uint64_t *) top);
+    chain = &top->chains[score->id >> (64 - RATELIMIT_TOP_BITS)];
+    score->next = *chain;
+    *chain = (uint16_t) ((uint64_t *) score - (uint64_t *) top);
 }
 
 
 static void
-ratelimit_top_unlink(ratelimit_top_t *top, ratelimit_top_entry_t *entry)
+ratelimit_top_unlink(ratelimit_top_t *top, ratelimit_top_score_t *score)
 {
     uint16_t  *at;
 
-    at = &top->chains[entry->id >> (64 - RATELIMIT_TOP_BITS)];
+    at = &top->chains[score->id >> (64 - RATELIMIT_TOP_BITS)];
 
-    while (ratelimit_top_entry(top, *at) != entry) {
-        at = &ratelimit_top_entry(top, *at)->next;
+    while (ratelimit_top_score(top, *at) != score) {
+        at = &ratelimit_top_score(top, *at)->next;
     }
 
-    *at = entry->next;
+    *at = score->next;
 }
 
 
@@ -154,7 +154,7 @@ ratelimit_top_decay(ratelimit_top_t *top, size_t k, uint64_t now)
 {
     size_t                  i;
     uint64_t                steps;
-    ratelimit_top_entry_t  *entry;
+    ratelimit_top_score_t  *score;
 
     steps = ratelimit_top_steps(top, now);
 
@@ -162,14 +162,14 @@ ratelimit_top_decay(ratelimit_top_t *top, size_t k, uint64_t now)
                      __ATOMIC_RELEASE);
 
     for (i = 0; i < k; i++) {
-        entry = &top->entries[i];
+        score = &top->scores[i];
 
-        entry->error = ratelimit_top_fade(entry->error, steps);
-        entry->count = ratelimit_top_fade(entry->count, steps);
+        score->error = ratelimit_top_fade(score->error, steps);
+        score->count = ratelimit_top_fade(score->count, steps);
 
-        if (entry->count < RATELIMIT_TOP_ONE / 2) {
-            __atomic_store_n(&entry->id, 0, __ATOMIC_RELEASE);
-            entry->count = 0;
+        if (score->count < RATELIMIT_TOP_ONE / 2) {
+            __atomic_store_n(&score->id, 0, __ATOMIC_RELEASE);
+            score->count = 0;
         }
     }
 
@@ -188,8 +188,8 @@ ratelimit_top_mend(ratelimit_top_t *top, size_t k)
     top->turn = 0;
 
     for (i = 0; i < k; i++) {
-        if (top->entries[i].id) {
-            ratelimit_top_link(top, &top->entries[i]);
+        if (top->scores[i].id) {
+            ratelimit_top_link(top, &top->scores[i]);
         }
     }
 }
@@ -231,51 +231,51 @@ ratelimit_top_merge(ratelimit_top_sum_t *sum, const ratelimit_top_t *top,
 {
     size_t                        i;
     uint64_t                      steps, count, absent;
-    ratelimit_top_entry_t        *total;
-    const ratelimit_top_entry_t  *entry;
+    ratelimit_top_score_t        *total;
+    const ratelimit_top_score_t  *score;
 
     steps = ratelimit_top_steps(top, now);
     absent = ratelimit_top_least(top, k, steps);
 
     for (i = 0; i < k; i++) {
-        entry = &top->entries[i];
-        count = ratelimit_top_fade(entry->count, steps);
+        score = &top->scores[i];
+        count = ratelimit_top_fade(score->count, steps);
 
-        if (entry->id == 0 || count < RATELIMIT_TOP_ONE / 2) {
+        if (score->id == 0 || count < RATELIMIT_TOP_ONE / 2) {
             continue;
         }
 
-        total = ratelimit_top_find(sum, entry);
+        total = ratelimit_top_find(sum, score);
 
         total->count += count - absent;
-        total->error += ratelimit_top_fade(entry->error, steps) - absent;
+        total->error += ratelimit_top_fade(score->error, steps) - absent;
     }
 
     sum->absent += absent;
 }
 
 
-/* the entry of this key, a new one if there is none */
+/* the score of this key, a new one if there is none */
 
-static ratelimit_top_entry_t *
+static ratelimit_top_score_t *
 ratelimit_top_find(ratelimit_top_sum_t *sum,
-    const ratelimit_top_entry_t *entry)
+    const ratelimit_top_score_t *score)
 {
     size_t                  i;
-    ratelimit_top_entry_t  *total;
+    ratelimit_top_score_t  *total;
 
-    for (i = entry->id & sum->mask; sum->index[i]; i = (i + 1) & sum->mask) {
-        total = &sum->entries[sum->index[i] - 1];
+    for (i = score->id & sum->mask; sum->index[i]; i = (i + 1) & sum->mask) {
+        total = &sum->scores[sum->index[i] - 1];
 
-        if (total->id == entry->id) {
+        if (total->id == score->id) {
             return total;
         }
     }
 
-    total = &sum->entries[sum->n++];
+    total = &sum->scores[sum->n++];
     sum->index[i] = (uint32_t) sum->n;
 
-    *total = *entry;
+    *total = *score;
     total->count = 0;
     total->error = 0;
 
@@ -283,7 +283,7 @@ ratelimit_top_find(ratelimit_top_sum_t *sum,
 }
 
 
-/* the count that a key without an entry may have */
+/* the count that a key without a score may have */
 
 static uint64_t
 ratelimit_top_least(const ratelimit_top_t *top, size_t k, uint64_t steps)
@@ -294,7 +294,7 @@ ratelimit_top_least(const ratelimit_top_t *top, size_t k, uint64_t steps)
     least = UINT64_MAX;
 
     for (i = 0; i < k; i++) {
-        least = ratelimit_min(least, top->entries[i].count);
+        least = ratelimit_min(least, top->scores[i].count);
     }
 
     least = k ? ratelimit_top_fade(least, steps) : 0;
@@ -309,11 +309,11 @@ ratelimit_top_finish(ratelimit_top_sum_t *sum)
     size_t  i;
 
     for (i = 0; i < sum->n; i++) {
-        sum->entries[i].count += sum->absent;
-        sum->entries[i].error += sum->absent;
+        sum->scores[i].count += sum->absent;
+        sum->scores[i].error += sum->absent;
     }
 
-    qsort(sum->entries, sum->n, sizeof(ratelimit_top_entry_t),
+    qsort(sum->scores, sum->n, sizeof(ratelimit_top_score_t),
           ratelimit_top_compare);
 }
 
@@ -321,8 +321,8 @@ ratelimit_top_finish(ratelimit_top_sum_t *sum)
 static int
 ratelimit_top_compare(const void *one, const void *two)
 {
-    const ratelimit_top_entry_t  *a = one;
-    const ratelimit_top_entry_t  *b = two;
+    const ratelimit_top_score_t  *a = one;
+    const ratelimit_top_score_t  *b = two;
 
     if (a->count != b->count) {
         return a->count < b->count ? 1 : -1;

@@ -1,21 +1,21 @@
 
 /*
- * The keys that are counted most, in a fixed number of entries: a space-saving
+ * The keys that are counted most, in a fixed number of scores: a space-saving
  * sketch (Metwally, Agrawal, El Abbadi: "Efficient computation of frequent and
  * top-k elements in data streams", 2005).
  *
- * A key that has no entry takes that of the least count, and its count: so much
- * may be another key's, which is the entry's error.  Of n events in k entries,
- * each key that had more than n / k of them has an entry, and
+ * A key that has no score takes that of the least count, and its count: so much
+ * may be another key's, which is the score's error.  Of n events in k scores,
+ * each key that had more than n / k of them has a score, and
  *
  *     count - error <= events of the key <= count
  *
  * Events weigh less as time goes by, half after RATELIMIT_TOP_HALF: for "n" and
- * "events" read the sums of their weights.  An entry of less than half an event
+ * "events" read the sums of their weights.  A score of less than half an event
  * is dropped.
  *
- * An event of a key that has an entry costs one look into a chain.  Other keys
- * pay for the search of the least count, which goes round from entry to entry
+ * An event of a key that has a score costs one look into a chain.  Other keys
+ * pay for the search of the least count, which goes round from score to score
  * and mostly ends soon: counts are the same where nothing repeats.
  *
  * A sketch of zeros is empty.  If a process was killed while it changed one,
@@ -44,7 +44,7 @@
 #define RATELIMIT_TOP_BITS    6
 #define RATELIMIT_TOP_CHAINS  (1 << RATELIMIT_TOP_BITS)
 
-/* entries, at most */
+/* scores, at most */
 #define RATELIMIT_TOP_MAX   256
 
 /* weights change in steps of this time, by this factor of TOP_ONE */
@@ -62,22 +62,22 @@ typedef struct {
     uint32_t                        len;      /* of the key */
     uint16_t                        next;     /* in its chain, 0: none */
     unsigned char                   text[RATELIMIT_TOP_TEXT];
-} ratelimit_top_entry_t;
+} ratelimit_top_score_t;
 
 
 typedef struct {
     uint64_t                        until;    /* the weights change then */
     uint64_t                        least;    /* no count is less */
-    uint64_t                        turn;     /* the entry that is looked at
+    uint64_t                        turn;     /* the score that is looked at
                                                  first for the least count */
     uint16_t                        chains[RATELIMIT_TOP_CHAINS];
-                                              /* of entries, by the first bits
+                                              /* of scores, by the first bits
                                                  of an id */
-    ratelimit_top_entry_t           entries[1];
+    ratelimit_top_score_t           scores[1];
 } ratelimit_top_t;
 
 
-/* bytes of a sketch of so many entries */
+/* bytes of a sketch of so many scores */
 size_t ratelimit_top_size(size_t k);
 
 /*
@@ -92,18 +92,18 @@ void ratelimit_top_mend(ratelimit_top_t *top, size_t k);
 
 /*
  * The sum of some sketches, which keeps the promise that each of them makes.
- * The caller sets entries, with room for those of all sketches, and the index,
+ * The caller sets scores, with room for those of all sketches, and the index,
  * of more places than twice that, a power of two, which are zeros; the rest is
  * zero at first.
  */
 
 typedef struct {
-    ratelimit_top_entry_t          *entries;
+    ratelimit_top_score_t          *scores;
     size_t                          n;
-    uint32_t                       *index;    /* by id: entries, from 1 on */
+    uint32_t                       *index;    /* by id: scores, from 1 on */
     size_t                          mask;     /* places - 1 */
     uint64_t                        absent;   /* the count that a key without
-                                                 entries may have */
+                                                 scores may have */
 } ratelimit_top_sum_t;
 
 
@@ -114,17 +114,17 @@ void ratelimit_top_merge(ratelimit_top_sum_t *sum, const ratelimit_top_t *top,
 void ratelimit_top_finish(ratelimit_top_sum_t *sum);
 
 
-/* the entries of a chain: where they are in the sketch, in words */
+/* the scores of a chain: where they are in the sketch, in words */
 
-static ratelimit_inline ratelimit_top_entry_t *
-ratelimit_top_entry(ratelimit_top_t *top, uint16_t at)
+static ratelimit_inline ratelimit_top_score_t *
+ratelimit_top_score(ratelimit_top_t *top, uint16_t at)
 {
-    return (ratelimit_top_entry_t *) ((uint64_t *) top + at);
+    return (ratelimit_top_score_t *) ((uint64_t *) top + at);
 }
 
 
 /*
- * As ratelimit_top_add(), for a key that has an entry.  Returns 0 and does
+ * As ratelimit_top_add(), for a key that has a score.  Returns 0 and does
  * nothing if it has none, or if weights have to change first.
  */
 
@@ -132,7 +132,7 @@ static ratelimit_inline int
 ratelimit_top_repeat(ratelimit_top_t *top, uint64_t now, uint64_t id)
 {
     uint16_t                at;
-    ratelimit_top_entry_t  *entry;
+    ratelimit_top_score_t  *score;
 
     if (now >= top->until) {
         return 0;
@@ -140,12 +140,12 @@ ratelimit_top_repeat(ratelimit_top_t *top, uint64_t now, uint64_t id)
 
     for (at = top->chains[id >> (64 - RATELIMIT_TOP_BITS)];
          at;
-         at = entry->next)
+         at = score->next)
     {
-        entry = ratelimit_top_entry(top, at);
+        score = ratelimit_top_score(top, at);
 
-        if (entry->id == id) {
-            entry->count += RATELIMIT_TOP_ONE;
+        if (score->id == id) {
+            score->count += RATELIMIT_TOP_ONE;
             return 1;
         }
     }

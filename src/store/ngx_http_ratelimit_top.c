@@ -207,7 +207,7 @@ ngx_http_ratelimit_top_lock(ngx_http_ratelimit_zone_t *zone,
 }
 
 
-ratelimit_top_entry_t *
+ratelimit_top_score_t *
 ngx_http_ratelimit_top_read(ngx_http_ratelimit_zone_t *zone, ngx_pool_t *pool,
     ngx_uint_t *n)
 {
@@ -225,10 +225,10 @@ ngx_http_ratelimit_top_read(ngx_http_ratelimit_zone_t *zone, ngx_pool_t *pool,
 
     copy = ngx_palloc(pool, ratelimit_top_size(zone->top));
     sum.index = ngx_pcalloc(pool, sum.mask * sizeof(uint32_t));
-    sum.entries = ngx_palloc(pool, (lanes * zone->top + 1)
-                                   * sizeof(ratelimit_top_entry_t));
+    sum.scores = ngx_palloc(pool, (lanes * zone->top + 1)
+                                  * sizeof(ratelimit_top_score_t));
 
-    if (copy == NULL || sum.index == NULL || sum.entries == NULL) {
+    if (copy == NULL || sum.index == NULL || sum.scores == NULL) {
         return NULL;
     }
 
@@ -245,7 +245,7 @@ ngx_http_ratelimit_top_read(ngx_http_ratelimit_zone_t *zone, ngx_pool_t *pool,
 
     *n = ngx_min(sum.n, zone->top);
 
-    return sum.entries;
+    return sum.scores;
 }
 
 

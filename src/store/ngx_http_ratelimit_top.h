@@ -24,10 +24,10 @@ void ngx_http_ratelimit_top_init_process(ngx_array_t *zones);
 void ngx_http_ratelimit_top_add(ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 
 /*
- * The keys, those that are refused most first; an entry's limit is the number
+ * The keys, those that are refused most first; a score's limit is the number
  * of its cell.  NULL if there is no memory.
  */
-ratelimit_top_entry_t *ngx_http_ratelimit_top_read(
+ratelimit_top_score_t *ngx_http_ratelimit_top_read(
     ngx_http_ratelimit_zone_t *zone, ngx_pool_t *pool, ngx_uint_t *n);
 
 /* forgets all keys */

@@ -24,7 +24,7 @@
 
 #define TOP_KEYS     20000
 #define TOP_EVENTS   400000
-#define TOP_MOST     64      /* entries */
+#define TOP_MOST     64      /* scores */
 #define TOP_SKETCHES 8
 #define TOP_KILLS    200
 
@@ -35,7 +35,7 @@ static uint64_t top_id(size_t key);
 static void top_count(ratelimit_top_t *top, size_t k, uint64_t now,
     size_t key);
 static void top_forget(uint64_t steps);
-static const ratelimit_top_entry_t *top_find(size_t n, uint64_t id);
+static const ratelimit_top_score_t *top_find(size_t n, uint64_t id);
 static size_t top_merge(size_t k, size_t sketches, uint64_t now);
 static int top_holds(size_t k, size_t sketches, uint64_t now);
 static void top_stream(const char *name, double exponent, size_t k,
@@ -52,7 +52,7 @@ static double    top_exact[TOP_KEYS];    /* weights of its events */
 static double    top_slack = 1;          /* of a sketch, see top_holds() */
 
 static ratelimit_top_t        *top_sketch[TOP_SKETCHES];
-static ratelimit_top_entry_t   top_sum[TOP_SKETCHES * TOP_MOST];
+static ratelimit_top_score_t   top_sum[TOP_SKETCHES * TOP_MOST];
 static uint32_t                top_index[4 * TOP_SKETCHES * TOP_MOST];
 
 
@@ -135,7 +135,7 @@ top_forget(uint64_t steps)
 }
 
 
-static const ratelimit_top_entry_t *
+static const ratelimit_top_score_t *
 top_find(size_t n, uint64_t id)
 {
     size_t  i;
@@ -159,7 +159,7 @@ top_merge(size_t k, size_t sketches, uint64_t now)
     memset(&sum, 0, sizeof(ratelimit_top_sum_t));
     memset(top_index, 0, sizeof(top_index));
 
-    sum.entries = top_sum;
+    sum.scores = top_sum;
     sum.index = top_index;
     sum.mask = 4 * TOP_SKETCHES * TOP_MOST - 1;
 
@@ -183,7 +183,7 @@ top_holds(size_t k, size_t sketches, uint64_t now)
 {
     double                        total, count, error, slack;
     size_t                        i, n;
-    const ratelimit_top_entry_t  *entry;
+    const ratelimit_top_score_t  *score;
 
     n = top_merge(k, sketches, now);
     total = 0;
@@ -202,9 +202,9 @@ top_holds(size_t k, size_t sketches, uint64_t now)
     }
 
     for (i = 0; i < TOP_KEYS; i++) {
-        entry = top_find(n, top_id(i));
+        score = top_find(n, top_id(i));
 
-        if (entry == NULL) {
+        if (score == NULL) {
 
             if (top_exact[i] > total / (double) k + slack) {
                 printf("# key %zu of %f is missing\n", i, top_exact[i]);
@@ -214,8 +214,8 @@ top_holds(size_t k, size_t sketches, uint64_t now)
             continue;
         }
 
-        count = (double) entry->count / (double) RATELIMIT_TOP_ONE;
-        error = (double) entry->error / (double) RATELIMIT_TOP_ONE;
+        count = (double) score->count / (double) RATELIMIT_TOP_ONE;
+        error = (double) score->error / (double) RATELIMIT_TOP_ONE;
 
         if (top_exact[i] > count + slack
             || count - error > top_exact[i] + slack)
@@ -371,41 +371,41 @@ top_chains(void)
     }
 
     for (i = 0; i < n; i++) {
-        good &= top->entries[i].count
-                == top_find(n, top->entries[i].id)->count + RATELIMIT_TOP_ONE;
+        good &= top->scores[i].count
+                == top_find(n, top->scores[i].id)->count + RATELIMIT_TOP_ONE;
     }
 
     tap_ok(good && n == 16, "ids of one chain");
 }
 
 
-/* each entry is in the chain of its key, once, and no count is below "least" */
+/* each score is in the chain of its key, once, and no count is below "least" */
 
 static int
 top_is_sound(ratelimit_top_t *top, size_t k)
 {
     size_t                  i, linked, used;
     uint16_t                at;
-    ratelimit_top_entry_t  *entry;
+    ratelimit_top_score_t  *score;
 
     linked = 0;
     used = 0;
 
     for (i = 0; i < k; i++) {
-        used += (top->entries[i].id != 0);
+        used += (top->scores[i].id != 0);
 
-        if (top->entries[i].count < top->least) {
+        if (top->scores[i].count < top->least) {
             return 0;
         }
     }
 
     for (i = 0; i < RATELIMIT_TOP_CHAINS; i++) {
 
-        for (at = top->chains[i]; at; at = entry->next) {
-            entry = ratelimit_top_entry(top, at);
+        for (at = top->chains[i]; at; at = score->next) {
+            score = ratelimit_top_score(top, at);
 
-            if (++linked > k || entry->id == 0
-                || entry->id >> (64 - RATELIMIT_TOP_BITS) != i)
+            if (++linked > k || score->id == 0
+                || score->id >> (64 - RATELIMIT_TOP_BITS) != i)
             {
                 return 0;
             }
@@ -491,13 +491,13 @@ main(int argc, char **argv)
         top_sketch[i] = malloc(ratelimit_top_size(TOP_MOST));
     }
 
-    top_stream("Zipf 1.0, 32 entries", 1.0, 32, 1, 0);
-    top_stream("Zipf 1.3, 8 entries", 1.3, 8, 1, 0);
-    top_stream("Zipf 0.8, 64 entries", 0.8, 64, 1, 0);
-    top_stream("Zipf 1.1, one entry", 1.1, 1, 1, 0);
+    top_stream("Zipf 1.0, 32 scores", 1.0, 32, 1, 0);
+    top_stream("Zipf 1.3, 8 scores", 1.3, 8, 1, 0);
+    top_stream("Zipf 0.8, 64 scores", 0.8, 64, 1, 0);
+    top_stream("Zipf 1.1, one score", 1.1, 1, 1, 0);
     top_stream("Zipf 1.1, 4 sketches of 32", 1.1, 32, 4, 0);
     top_stream("Zipf 1.1, 8 sketches of 16, time goes by", 1.1, 16, 8, 9973);
-    top_stream("Zipf 1.2, 32 entries, time goes by", 1.2, 32, 1, 4999);
+    top_stream("Zipf 1.2, 32 scores, time goes by", 1.2, 32, 1, 4999);
     top_yesterday();
     top_long();
     top_chains();
