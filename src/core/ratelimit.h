@@ -291,9 +291,6 @@ extern const ratelimit_algorithm_t *const
 
 /* ratelimit_algorithm.c */
 
-/* RATELIMIT_ALGORITHMS if there is none of this name */
-ratelimit_algorithm_e ratelimit_algorithm_find(const char *name, size_t len);
-
 /*
  * Makes the shape the narrowest one that holds a rule with this ceiling (or
  * capacity); a shape only grows, so that it fits one rule after another.
@@ -321,7 +318,7 @@ uint64_t ratelimit_stamp_latest(const ratelimit_shape_t *shape,
  * The figures of a verdict after so much is refunded.  Returns how much that
  * is: no more than the verdict says was used.
  */
-uint64_t ratelimit_verdict_give_back(const ratelimit_shape_t *shape,
+uint64_t ratelimit_verdict_refund(const ratelimit_shape_t *shape,
     ratelimit_verdict_t *verdict, uint64_t cost);
 
 

@@ -1,10 +1,8 @@
 
 /*
- * The algorithms by number and by name, and the shapes that they need.
+ * The algorithms by number, and the shapes that they need.
  */
 
-
-#include <string.h>
 
 #include "core/ratelimit.h"
 #include "core/ratelimit_math.h"
@@ -17,24 +15,6 @@ const ratelimit_algorithm_t *const
 {
     ratelimit_each_algorithm(ratelimit_algorithm_address)
 };
-
-
-ratelimit_algorithm_e
-ratelimit_algorithm_find(const char *name, size_t len)
-{
-    unsigned     i;
-    const char  *candidate;
-
-    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
-        candidate = ratelimit_algorithms[i]->name;
-
-        if (strlen(candidate) == len && memcmp(candidate, name, len) == 0) {
-            return (ratelimit_algorithm_e) i;
-        }
-    }
-
-    return RATELIMIT_ALGORITHMS;
-}
 
 
 void
@@ -82,10 +62,10 @@ ratelimit_stamp_latest(const ratelimit_shape_t *shape, uint64_t stamp)
 }
 
 
-/* what is not there is not given back */
+/* what was not used is not refunded */
 
 uint64_t
-ratelimit_verdict_give_back(const ratelimit_shape_t *shape,
+ratelimit_verdict_refund(const ratelimit_shape_t *shape,
     ratelimit_verdict_t *verdict, uint64_t cost)
 {
     uint64_t  used, debt;

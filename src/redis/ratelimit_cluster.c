@@ -21,7 +21,6 @@
 
 /* indexes in a range */
 #define RATELIMIT_CLUSTER_FIRST     0
-#define RATELIMIT_CLUSTER_LAST      1
 #define RATELIMIT_CLUSTER_PRIMARY   2
 
 /* indexes in a node */

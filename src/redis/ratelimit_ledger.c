@@ -637,7 +637,7 @@ ratelimit_ledger_merge(const ratelimit_ledger_copy_t *copy,
 
 /*
  * The difference alone: a log that is full would forget older times for both.
- * Whatever is given back, after all that was charged.
+ * Refunds of whatever was charged last come after all charges.
  */
 
 static void

@@ -7,9 +7,7 @@
 #include "service/ngx_http_ratelimit_service.h"
 
 
-/* bytes of a message, and of the frame around it */
-#define NGX_HTTP_RATELIMIT_MAX_MESSAGE  65536
-#define NGX_HTTP_RATELIMIT_FRAME        5
+#define NGX_HTTP_RATELIMIT_MAX_MESSAGE  65536    /* bytes */
 
 #define NGX_HTTP_RATELIMIT_TOO_LONG     "the message is longer than 65536 bytes"
 

@@ -13,6 +13,10 @@
 #include "service/ratelimit_call.h"
 
 
+/* bytes of the frame around a message of gRPC */
+#define NGX_HTTP_RATELIMIT_FRAME  5
+
+
 /* statuses of gRPC */
 
 typedef enum {

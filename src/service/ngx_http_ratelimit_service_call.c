@@ -32,7 +32,7 @@ static ngx_int_t ngx_http_ratelimit_service_answer(ngx_http_request_t *r,
     ngx_http_ratelimit_call_t *call);
 static void ngx_http_ratelimit_service_count(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
-static void ngx_http_ratelimit_service_give_back(
+static void ngx_http_ratelimit_service_refund(
     ngx_http_ratelimit_call_t *call, ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_service_status(ngx_http_ratelimit_call_t *call,
     ngx_uint_t i, ratelimit_answer_status_t *status);
@@ -249,7 +249,7 @@ ngx_http_ratelimit_service_override(ngx_http_request_t *r,
 }
 
 
-/* what is given back is looked at first */
+/* what is refunded is looked at first */
 
 static uint64_t
 ngx_http_ratelimit_service_cost(ratelimit_call_t *call,
@@ -460,7 +460,7 @@ ngx_http_ratelimit_service_answer(ngx_http_request_t *r,
     }
 
     if (q->allowed) {
-        ngx_http_ratelimit_service_give_back(call, q);
+        ngx_http_ratelimit_service_refund(call, q);
     }
 
     n = ngx_http_ratelimit_get_fields(ctx, fields);
@@ -524,7 +524,7 @@ ngx_http_ratelimit_service_count(ngx_http_ratelimit_ctx_t *ctx,
 /* negative hits were only looked at */
 
 static void
-ngx_http_ratelimit_service_give_back(ngx_http_ratelimit_call_t *call,
+ngx_http_ratelimit_service_refund(ngx_http_ratelimit_call_t *call,
     ngx_http_ratelimit_query_t *q)
 {
     ngx_uint_t                    i;
@@ -542,7 +542,7 @@ ngx_http_ratelimit_service_give_back(ngx_http_ratelimit_call_t *call,
         match = match->same != NULL ? match->same : match;
 
         if (match->row < q->n) {
-            ngx_http_ratelimit_query_give_back(q, match->row, d->hits);
+            ngx_http_ratelimit_query_refund_latest(q, match->row, d->hits);
         }
     }
 }

@@ -18,10 +18,6 @@ static ngx_uint_t ngx_http_ratelimit_service_http_status(
     ngx_http_ratelimit_grpc_e status);
 
 
-/* bytes of a frame */
-#define NGX_HTTP_RATELIMIT_FRAME  5
-
-
 static ngx_str_t  ngx_http_ratelimit_json_type =
     ngx_string("application/json");
 static ngx_str_t  ngx_http_ratelimit_grpc_zero =

@@ -23,7 +23,7 @@ typedef struct {
     uint32_t                        unit;
     unsigned                        has_hits:1;
     unsigned                        has_limit:1;  /* it overrides the rules */
-    unsigned                        negative:1;   /* hits are given back */
+    unsigned                        negative:1;   /* hits are refunded */
 } ratelimit_call_descriptor_t;
 
 

@@ -33,7 +33,7 @@ ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
 
 
 void
-ngx_http_ratelimit_query_give_back(ngx_http_ratelimit_query_t *q,
+ngx_http_ratelimit_query_refund_latest(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i, uint64_t cost)
 {
     ratelimit_item_t              *item;
@@ -48,7 +48,7 @@ ngx_http_ratelimit_query_give_back(ngx_http_ratelimit_query_t *q,
         return;
     }
 
-    item->cost = ratelimit_verdict_give_back(shape, &item->verdict, cost);
+    item->cost = ratelimit_verdict_refund(shape, &item->verdict, cost);
     item->verdict.stamp = ratelimit_stamp_latest(shape, item->verdict.stamp);
     subject->stamp = ratelimit_stamp_latest(shape, subject->stamp);
 

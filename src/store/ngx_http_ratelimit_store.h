@@ -473,10 +473,10 @@ void ngx_http_ratelimit_query_adjust(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n, uint64_t cost);
 
 /*
- * Gives back what was charged to a limit of an allowed query before, by any
+ * Refunds what was charged to a limit of an allowed query before, by any
  * request; the figures of its verdict are those of the time after it.
  */
-void ngx_http_ratelimit_query_give_back(ngx_http_ratelimit_query_t *q,
+void ngx_http_ratelimit_query_refund_latest(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i, uint64_t cost);
 
 /*

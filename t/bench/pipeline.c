@@ -15,6 +15,7 @@
 #include "core/ratelimit.h"
 #include "redis/ratelimit_script.h"
 
+#include "algorithm.h"
 #include "client.h"
 #include "random.h"
 
@@ -78,7 +79,7 @@ pipeline_load(int fd)
 static void
 pipeline_item(const char *name)
 {
-    pipeline_shape.algorithm = ratelimit_algorithm_find(name, strlen(name));
+    pipeline_shape.algorithm = algorithm_find(name);
 
     if (pipeline_shape.algorithm == RATELIMIT_ALGORITHMS) {
         errno = EINVAL;

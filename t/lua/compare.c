@@ -11,6 +11,7 @@
  */
 
 
+#include "algorithm.h"
 #include "fake.h"
 #include "core/ratelimit_math.h"
 #include "decision.h"
@@ -1061,8 +1062,7 @@ main(int argc, char **argv)
     steps = strtoul(argv[2], NULL, 10);
 
     if (argc > 4) {
-        compare_run(ratelimit_algorithm_find(argv[4], strlen(argv[4])),
-                    steps);
+        compare_run(algorithm_find(argv[4]), steps);
         redisFree(redis);
 
         return tap_done();

@@ -7,6 +7,7 @@
  */
 
 
+#include "algorithm.h"
 #include "redis.h"
 
 
@@ -87,7 +88,7 @@ main(int argc, char **argv)
     memset(&shape, 0, sizeof(ratelimit_shape_t));
 
     keys = strtoul(argv[2], NULL, 10);
-    shape.algorithm = ratelimit_algorithm_find(argv[3], strlen(argv[3]));
+    shape.algorithm = algorithm_find(argv[3]);
     shape.buckets = strtoul(argv[4], NULL, 10);
     requests = strtoul(argv[6], NULL, 10);
 

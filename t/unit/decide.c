@@ -37,7 +37,6 @@ static void decide_test_no_pollution(void);
 static void decide_set(ratelimit_item_t *item, int allowed, uint64_t remaining,
     uint64_t retry);
 static void decide_test_tightest(void);
-static void decide_test_names(void);
 static void decide_test_shapes(void);
 
 
@@ -304,29 +303,6 @@ decide_test_tightest(void)
 }
 
 
-static void
-decide_test_names(void)
-{
-    int          i;
-    const char  *name;
-
-    for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
-        name = ratelimit_algorithms[i]->name;
-
-        tap_ok(ratelimit_algorithm_find(name, strlen(name)) == (unsigned) i,
-               "%s is found by its name", name);
-        tap_ok(ratelimit_algorithm_find(name, strlen(name) - 1)
-               == RATELIMIT_ALGORITHMS
-               && ratelimit_algorithm_find(name, strlen(name) + 1)
-                  == RATELIMIT_ALGORITHMS,
-               "%s is not found by less or more", name);
-    }
-
-    tap_ok(ratelimit_algorithm_find("", 0) == RATELIMIT_ALGORITHMS,
-           "nothing is found without a name");
-}
-
-
 /* bytes of a state; the table adds a slot of 16 for those above 16 */
 
 static void
@@ -367,7 +343,6 @@ main(int argc, char **argv)
     decide_test_random();
     decide_test_no_pollution();
     decide_test_tightest();
-    decide_test_names();
     decide_test_shapes();
 
     return tap_done();

@@ -126,7 +126,7 @@ local function apply(key, argument, first, count)
         local stamp, added, refunded = unpack('<I8I4I4', argument, at)
 
         -- the difference alone: a log that is full would forget older times for
-        -- both; whatever is given back, after all that was charged
+        -- both; refunds of whatever was charged last come after all charges
 
         if stamp == latest then
             last = refunded
