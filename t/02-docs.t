@@ -157,7 +157,9 @@ subtest 'speed' => sub {
 };
 
 subtest 'the map' => sub {
-    clean('docs/design.md', check_names($text{'docs/design.md'}));
+    my $map = $text{'docs/design.md'};
+
+    clean('docs/design.md', check_names($map), check_files($map));
 };
 
 subtest 'make' => sub {
@@ -361,6 +363,8 @@ sub self_test {
                            . '`query_add` `src/core/`')],
               ['ngx_http_ratelimit_gone is not in the source',
                'there is no gone.c'], 'names that are not in the tree');
+    is_deeply([check_files($text{'docs/design.md'} =~ s{`http/log\.c`}{}gr)],
+              ['http/log.c is not named'], 'a file that is not on the map');
 }
 
 
@@ -1171,8 +1175,11 @@ sub check_names {
     for my $name ($text =~ /`([\w.\/-]+)`/g) {
 
         if ($name =~ m{/|\.\w+$}) {
+            my $full = $name =~ s{/(?=\w+\.[ch]$)}{/ngx_http_ratelimit_}r;
+
             push @findings, "there is no $name"
-                if !grep { -e } $name, glob("src/*/$name src/*/*/$name");
+                if !grep { -e } $name, "src/$name", "src/$full",
+                                glob("src/*/*/$name");
 
         } elsif ($name =~ /_\w/ && $name !~ /_$/) {
             push @findings, "$name is not in the source"
@@ -1181,6 +1188,20 @@ sub check_names {
     }
 
     return @findings;
+}
+
+
+# an algorithm has files of its name
+
+sub check_files {
+    my ($text) = @_;
+
+    my %algorithm = map { $_ => 1 } algorithms();
+
+    return map { "$_ is not named" }
+           grep { index($text, "`$_`") < 0
+                  && !(/ratelimit_(\w+)\.c/ && $algorithm{$1}) }
+           map { s{^src/|(?<=/)ngx_http_ratelimit_}{}gr } glob('src/*/*.c');
 }
 
 
