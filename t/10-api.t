@@ -33,6 +33,10 @@ server {
 
     location /api {
         ratelimit_api;
+
+        if ($arg_if) {
+            set $unused 1;
+        }
     }
 }
 END
@@ -51,6 +55,7 @@ subtest 'the root' => sub {
     is_deeply($all->{redis}, [], 'no Redis');
     like($all->{version}, qr/^\d+\.\d+\.\d+$/, 'version');
     is_deeply(get('/api'), $all, 'with or without a slash');
+    is_deeply(get('/api?if=1'), $all, 'by a condition of the location');
     is_deeply(get('/api/zones')->{zones}, $all->{zones}, '/zones');
     is_deeply(get('/api/zones/ip'), $all->{zones}[0], '/zones/ZONE');
     is_deeply(get('/api/redis'), { redis => [] }, '/redis');

@@ -87,15 +87,19 @@ ngx_http_ratelimit_set_api(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
 /*
  * In a location inside another one that has the directive, too, the resources
- * have the same paths, so that one of them may have other access rules.
+ * have the same paths, so that one of them may have other access rules.  What
+ * "if" and "limit_except" make is the same location with another configuration.
  */
 
 void
 ngx_http_ratelimit_merge_api(ngx_http_ratelimit_loc_conf_t *prev,
     ngx_http_ratelimit_loc_conf_t *conf, ngx_http_core_loc_conf_t *clcf)
 {
-    if (clcf->lmt_excpt && clcf->handler == NULL && prev->api) {
+    if (clcf->noname) {
         conf->api = prev->api;
+    }
+
+    if (clcf->lmt_excpt && clcf->handler == NULL && conf->api) {
         clcf->handler = ngx_http_ratelimit_api_handler;
     }
 
