@@ -239,7 +239,8 @@ subtest 'addresses' => sub {
         is(left($zone, '192.0.2.7/32'), 3, "$zone: the same");
         is(left($zone, '2001:DB8:1:2:3:4:5:6'), 2, "$zone: IPv6");
         is($clients->ask("GET /api/zones/$zone/keys/$_")->{status}, 400, $_)
-            for qw(192.0.2 192.0.2.0/24 192.0.2.300 x 1:2 ::/129 ::/x %00);
+            for qw(192.0.2 192.0.2. 192..2.7 127.0.00.1 ... 192.0.2.0/24
+                   192.0.2.300 x 1:2 ::/129 ::/x %00);
     }
 
     is(left('client', '2001:db8:1:2::'), 2, 'any address of the network');

@@ -9,6 +9,8 @@
 
 static ngx_int_t ngx_http_ratelimit_api_parse_prefix(ngx_str_t *text,
     ngx_int_t *bits);
+static ngx_int_t ngx_http_ratelimit_api_parse_inet(ngx_str_t *text,
+    u_char *address);
 #if (NGX_HAVE_INET6)
 static ngx_int_t ngx_http_ratelimit_api_parse_inet6(ngx_str_t *text,
     ngx_http_ratelimit_key_e kind, ngx_int_t bits, u_char *address);
@@ -19,7 +21,6 @@ ngx_int_t
 ngx_http_ratelimit_api_parse_key(ngx_http_request_t *r, ngx_str_t *text,
     ngx_http_ratelimit_key_e kind, ngx_str_t *key)
 {
-    in_addr_t                       inaddr;
     ngx_int_t                       bits;
     ngx_str_t                       address;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
@@ -45,13 +46,7 @@ ngx_http_ratelimit_api_parse_key(ngx_http_request_t *r, ngx_str_t *text,
         return NGX_ERROR;
     }
 
-    inaddr = ngx_inet_addr(address.data, address.len);
-
-    if (inaddr != INADDR_NONE
-        || (address.len == sizeof("255.255.255.255") - 1
-            && ngx_strncmp(address.data, "255.255.255.255", address.len) == 0))
-    {
-        ngx_memcpy(key->data, &inaddr, sizeof(in_addr_t));
+    if (ngx_http_ratelimit_api_parse_inet(&address, key->data) == NGX_OK) {
         key->len = sizeof(in_addr_t);
 
         return (bits == NGX_ERROR || bits == 32) ? NGX_OK : NGX_DECLINED;
@@ -98,6 +93,26 @@ ngx_http_ratelimit_api_parse_prefix(ngx_str_t *text, ngx_int_t *bits)
     text->len = p - text->data;
 
     return (*bits >= 0 && *bits <= 128) ? NGX_OK : NGX_ERROR;
+}
+
+
+/* nginx takes "1.2.3." and "01.2.3.4" for addresses, too */
+
+static ngx_int_t
+ngx_http_ratelimit_api_parse_inet(ngx_str_t *text, u_char *address)
+{
+    size_t     len;
+    u_char     same[NGX_INET_ADDRSTRLEN];
+    in_addr_t  inaddr;
+
+    inaddr = ngx_inet_addr(text->data, text->len);
+
+    ngx_memcpy(address, &inaddr, sizeof(in_addr_t));
+
+    len = ngx_inet_ntop(AF_INET, address, same, NGX_INET_ADDRSTRLEN);
+
+    return len == text->len && ngx_memcmp(same, text->data, len) == 0
+           ? NGX_OK : NGX_DECLINED;
 }
 
 
