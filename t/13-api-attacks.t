@@ -161,6 +161,21 @@ subtest 'keys of any length' => sub {
 };
 
 
+subtest 'parts of a page' => sub {
+    my ($head, $body) = split /\r\n\r\n/, exchange('GET /page', "\r\n"), 2;
+    my $page = '';
+
+    like($head, qr/^Transfer-Encoding: chunked\r$/mi, 'in chunks');
+    $page .= substr $body, 0, hex $1, ''
+        while $body =~ s/\A(?:\r\n)?([1-9a-f][0-9a-f]*)\r\n//;
+
+    is($body, "\r\n0\r\n\r\n", 'one of them is the last');
+    like($page, qr/^1\{"zone":"far".*2\{"zone":"shm".*3\{"error".*
+                   4\#\ HELP.*5$/xs, 'all parts are there');
+    alive();
+};
+
+
 subtest 'Redis does not answer' => sub {
     my $began = time;
     my @waiting = map { $clients->send("$_ /api/zones/mute/keys/a") }
@@ -339,6 +354,15 @@ server {
     location / { return 404; }
     location /api { ratelimit_api write=on; }
     location /read/ { ratelimit_api; }
+
+    location /page {
+        ssi on;
+        default_type text/html;
+        return 200 '1<!--# include virtual="/api/zones/far/keys/a" -->
+                    2<!--# include virtual="/api/zones/shm/keys/a" -->
+                    3<!--# include virtual="/api/nix" -->
+                    4<!--# include virtual="/api/metrics" -->5';
+    }
 }
 END
 }
@@ -350,22 +374,7 @@ END
 sub nonsense {
     my ($line, $rest, $killed) = @_;
 
-    my $client = $clients->connect;
-    my $text = "$line HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
-    my $in = '';
-
-    local $SIG{PIPE} = 'IGNORE';
-
-    # the other side may have had enough before all is sent
-
-    syswrite $client->{socket}, $text . $rest . "\r\n";
-
-    my $select = IO::Select->new($client->{socket});
-
-    while ($select->can_read(20)) {
-        last if !sysread $client->{socket}, $in, 65_536, length $in;
-    }
-
+    my $in = exchange($line, $rest);
     my $shown = substr($line, 0, 80) =~ s/[^ -~]/?/gr;
     my ($head, $body) = $in =~ /\A(HTTP\/1\.1 .*?\r\n\r\n)(.*)\z/s
         or return $killed ? () : "$shown: no answer";
@@ -387,6 +396,31 @@ sub nonsense {
     }
 
     return;
+}
+
+
+# all that is answered to a request
+
+sub exchange {
+    my ($line, $rest) = @_;
+
+    my $client = $clients->connect;
+    my $text = "$line HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    my $in = '';
+
+    local $SIG{PIPE} = 'IGNORE';
+
+    # the other side may have had enough before all is sent
+
+    syswrite $client->{socket}, $text . $rest . "\r\n";
+
+    my $select = IO::Select->new($client->{socket});
+
+    while ($select->can_read(20)) {
+        last if !sysread $client->{socket}, $in, 65_536, length $in;
+    }
+
+    return $in;
 }
 
 

@@ -414,7 +414,7 @@ ngx_http_ratelimit_api_send(ngx_http_request_t *r, ngx_uint_t status,
     r->headers_out.content_length_n = 0;
 
     if (text != NULL) {
-        out = ngx_http_ratelimit_text_finish(text);
+        out = ngx_http_ratelimit_text_finish(text, r == r->main);
         if (out == NULL) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }

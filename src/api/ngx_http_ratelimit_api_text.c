@@ -80,13 +80,14 @@ ngx_http_ratelimit_text_size(ngx_http_ratelimit_text_t *text)
 
 
 ngx_chain_t *
-ngx_http_ratelimit_text_finish(ngx_http_ratelimit_text_t *text)
+ngx_http_ratelimit_text_finish(ngx_http_ratelimit_text_t *text,
+    ngx_uint_t last)
 {
     if (text->failed || text->buf == NULL) {
         return NULL;
     }
 
-    text->buf->last_buf = 1;
+    text->buf->last_buf = last;
     text->buf->last_in_chain = 1;
 
     return text->chain;

@@ -31,8 +31,12 @@ typedef struct {
 void ngx_http_ratelimit_text_init(ngx_http_ratelimit_text_t *text,
     ngx_pool_t *pool);
 
-/* the text, which is not empty, as last buffers; NULL if it has failed */
-ngx_chain_t *ngx_http_ratelimit_text_finish(ngx_http_ratelimit_text_t *text);
+/*
+ * The text, which is not empty, as buffers, the last ones of a response or of
+ * what a subrequest adds to one; NULL if it has failed.
+ */
+ngx_chain_t *ngx_http_ratelimit_text_finish(ngx_http_ratelimit_text_t *text,
+    ngx_uint_t last);
 off_t ngx_http_ratelimit_text_size(ngx_http_ratelimit_text_t *text);
 
 void ngx_http_ratelimit_text_add(ngx_http_ratelimit_text_t *text,
