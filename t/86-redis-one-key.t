@@ -229,7 +229,11 @@ sub no_memory {
 
     $redis->call('CONFIG', 'SET', 'maxmemory', 1);
 
-    $clients->series((['GET /open?k=write']) x 6);
+    # what is looked at in between is no reason to go on
+
+    $clients->series((['GET /open?k=write'], ['GET /open/look?k=look']) x 6);
+    like(substr($gateway->log, $log), qr/"main" is marked down/,
+         'it is marked down');
 
     my $end = time + 1;
 

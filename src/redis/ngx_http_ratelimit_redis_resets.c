@@ -173,7 +173,7 @@ ngx_http_ratelimit_redis_on_resets(
 }
 
 
-/* to the breaker; the command is freed */
+/* the command is freed; a number that is read tells the breaker nothing */
 
 static void
 ngx_http_ratelimit_redis_resets_finish(
@@ -193,14 +193,10 @@ ngx_http_ratelimit_redis_resets_finish(
         || type == NGX_HTTP_RATELIMIT_REDIS_UNREAD)
     {
         ngx_http_ratelimit_redis_failure(server, permit);
-        return;
-    }
 
-    if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
+    } else if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
         (void) ngx_atomic_fetch_add(&server->owner.shared->errors, 1);
     }
-
-    ngx_http_ratelimit_redis_success(server, permit);
 }
 
 

@@ -14,6 +14,8 @@ static void ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q,
 static ngx_int_t ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
+static ngx_uint_t ngx_http_ratelimit_redis_has_written(
+    ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
 static void ngx_http_ratelimit_redis_log_error(
     ngx_http_ratelimit_redis_server_t *server);
 static void ngx_http_ratelimit_redis_on_message(
@@ -344,7 +346,12 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_release(command);
 
     if (rc == NGX_OK) {
-        ngx_http_ratelimit_redis_success(server, permit);
+
+        if (permit == RATELIMIT_BREAKER_PROBE
+            || ngx_http_ratelimit_redis_has_written(q, op))
+        {
+            ngx_http_ratelimit_redis_success(server, permit);
+        }
 
     } else {
         ngx_atomic_fetch_add(&server->owner.shared->errors, 1);
@@ -360,6 +367,37 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
     }
 
     ngx_http_ratelimit_redis_done(server, q, op, rc, age);
+}
+
+
+/*
+ * Whether a reply shows that the server writes.  One that is out of memory, or
+ * a replica, goes on answering what needs no writing, between its failures.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_has_written(ngx_http_ratelimit_query_t *q,
+    ratelimit_script_e op)
+{
+    ngx_uint_t  i;
+
+    if (op == RATELIMIT_SCRIPT_EXCHANGE) {
+        return 1;
+    }
+
+    if (q == NULL || !q->allowed
+        || (op != RATELIMIT_SCRIPT_DECIDE && op != RATELIMIT_SCRIPT_ASK))
+    {
+        return 0;
+    }
+
+    for (i = 0; i < q->n; i++) {
+        if (q->items[i].cost) {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 
