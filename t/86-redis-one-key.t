@@ -37,6 +37,7 @@ for my $name (sort keys %algorithm) {
 
 subtest 'a long log' => \&long_log;
 subtest 'a key that must not be touched' => \&forbidden;
+subtest 'a value that is no number of resets' => \&resets;
 subtest 'looks, but does not write' => \&no_memory;
 
 is($gateway->complaints, '', 'nothing to complain about');
@@ -51,6 +52,7 @@ sub config {
         '/open/look' => 'ratelimit zone=open cost=0;',
         '/probe' => 'ratelimit zone=probe;',
         '/one' => 'ratelimit zone=one;',
+        '/api/' => 'ratelimit_api write=on;',
     );
     my $http = <<"END";
 add_header X-Status \$ratelimit_status always;
@@ -214,6 +216,46 @@ sub forbidden {
     like($lines[0] // '', qr/"NOPERM/, 'the log says why');
     cmp_ok(scalar @lines, '<', 20, 'but not each time');
     is(scalar(grep { /marked down/ } @lines), 0, 'Redis is not down');
+}
+
+
+# a machine that refuses from memory asks for it, again and again
+
+sub resets {
+    for my $write (['SET', 'ratelimit:{resets}', 'nonsense'],
+                   ['RPUSH', 'ratelimit:{resets}', 1 .. 20])
+    {
+        my $connected = sub {
+            return $redis->call('INFO', 'stats')
+                   =~ /^total_connections_received:(\d+)/m ? $1 : 0;
+        };
+
+        well();
+        $clients->series((['GET /one?k=known']) x 2);
+        $redis->call('DEL', 'ratelimit:{resets}');
+        $redis->call(@$write);
+
+        my $before = $connected->();
+        my $end = time + 1;
+
+        while (time < $end) {
+            my @answers = $clients->series(['GET /probe?k=counted'],
+                                           ['GET /one?k=known']);
+            my $told = told(@answers);
+
+            next if $told eq '1 x 200 PASSED redis, 1 x 429 REJECTED redis';
+            fail($told);
+            last;
+        }
+
+        is($connected->(), $before, "$write->[0]: no connection is closed");
+        is($clients->ask('DELETE /api/zones/one/keys/known')->{status}, 204,
+           'a key can be reset');
+        is($redis->call('TYPE', 'ratelimit:{resets}'), 'string',
+           'and the value is replaced');
+        is(told($clients->ask('GET /one?k=known')), '1 x 200 PASSED redis',
+           'so that it is');
+    }
 }
 
 

@@ -60,7 +60,6 @@ subtest 'a version that is too old' => \&old_version;
 subtest 'a server without scripts' => \&no_scripts;
 subtest 'nonsense' => \&nonsense;
 subtest 'replies out of step' => \&out_of_step;
-subtest 'nonsense about resets' => \&nonsense_about_resets;
 
 done_testing();
 
@@ -345,29 +344,6 @@ sub out_of_step {
     is_deeply([map { $_->{answers}[0]{field}{'x-ratelimit-remaining'} }
                @clients], [(999_999) x 2],
               'nor is one that an error has put off');
-}
-
-
-# a number, nothing, or an error: nothing else is a number of resets
-
-sub nonsense_about_resets {
-    my $server = ScriptedRedis->start(upstream => $redis, parts => {
-        nonsense => sub {
-            return $_[0][0] eq 'GET' ? "\$3\r\nwhy\r\n" : $_[1];
-        },
-    });
-    my $gateway = start(url($server), 'timeout=5s');
-    my $clients = Clients->new($gateway->{port});
-
-    well($clients);
-    $clients->ask('GET /one?k=a');
-    $server->play('nonsense');
-
-    Gateway::await(sub {
-        $clients->ask('GET /one?k=a');
-        return grep { $_ eq 'CONNECT' } $server->seen;
-    }, 'another connection');
-    pass('ends the connection');
 }
 
 

@@ -94,7 +94,7 @@ sub user {
 
     $rule =~ s/'|\\\n//g;
 
-    return "user $rule +cluster|slots +incr\n";
+    return "user $rule +cluster|slots\n";
 }
 
 

@@ -559,9 +559,9 @@ u_char *ngx_http_ratelimit_redis_write_name(u_char *p,
     ngx_http_ratelimit_redis_t *redis, ngx_http_ratelimit_subject_t *subject,
     ratelimit_item_t *item);
 
-/* GET or INCR of the number of resets; NULL without memory */
+/* gets the number of the last reset, or sets it; NULL without memory */
 ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_resets(
-    ngx_http_ratelimit_redis_t *redis, const char *verb);
+    ngx_http_ratelimit_redis_t *redis, uint64_t number);
 
 /* where that number is */
 uint16_t ngx_http_ratelimit_redis_resets_slot(void);

@@ -212,21 +212,22 @@ ngx_http_ratelimit_redis_write_script(
 }
 
 
-/* VERB PREFIX{resets} */
+/* GET PREFIX{resets}, or SET PREFIX{resets} NUMBER */
 
 ngx_http_ratelimit_redis_command_t *
 ngx_http_ratelimit_redis_create_resets(ngx_http_ratelimit_redis_t *redis,
-    const char *verb)
+    uint64_t number)
 {
-    ngx_str_t                           *prefix;
+    u_char                              *p, digits[NGX_INT64_LEN];
+    size_t                               len;
     ngx_http_ratelimit_redis_command_t  *command;
 
-    prefix = &redis->prefix;
+    len = redis->prefix.len + sizeof("{resets}") - 1;
 
     command = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t)
-                        + 2 * NGX_HTTP_RATELIMIT_REDIS_FRAME
-                        + ngx_strlen(verb) + prefix->len
-                        + sizeof("*2" CRLF CRLF "{resets}" CRLF),
+                        + sizeof("*3" CRLF "$3" CRLF "SET" CRLF)
+                        + NGX_HTTP_RATELIMIT_REDIS_FRAME + len
+                        + NGX_HTTP_RATELIMIT_REDIS_FRAME + NGX_INT64_LEN,
                         ngx_cycle->log);
     if (command == NULL) {
         return NULL;
@@ -238,11 +239,18 @@ ngx_http_ratelimit_redis_create_resets(ngx_http_ratelimit_redis_t *redis,
     command->server = ngx_http_ratelimit_redis_route(redis, command->slot);
 
     command->args = command->data;
-    command->last = ngx_sprintf(command->data,
-                                "*2" CRLF "$%uz" CRLF "%s" CRLF
-                                "$%uz" CRLF "%V{resets}" CRLF,
-                                ngx_strlen(verb), verb,
-                                prefix->len + sizeof("{resets}") - 1, prefix);
+
+    p = ngx_sprintf(command->data,
+                    "*%d" CRLF "$3" CRLF "%s" CRLF "$%uz" CRLF "%V{resets}"
+                    CRLF, number ? 3 : 2, number ? "SET" : "GET", len,
+                    &redis->prefix);
+
+    if (number) {
+        len = ngx_sprintf(digits, "%uL", number) - digits;
+        p = ngx_sprintf(p, "$%uz" CRLF "%*s" CRLF, len, len, digits);
+    }
+
+    command->last = p;
 
     ngx_http_ratelimit_redis_set_evalsha(command);
 

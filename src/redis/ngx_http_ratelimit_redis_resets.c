@@ -1,9 +1,10 @@
 
 /*
  * Resets of keys.  A gateway remembers refusals, so it has to learn when
- * another one has reset a key: Redis counts the resets, and a gateway that is
- * about to refuse from memory asks for their number now and then.  When it has
- * changed, all that is remembered is asked again.
+ * another one has reset a key: each reset has a number, and a gateway that is
+ * about to refuse from memory asks Redis for the last one now and then.  When
+ * it has changed, all that is remembered is asked again.  Any value is as good
+ * as a number, and a reset replaces it.
  *
  * A refusal is believed if the number was known to be the same within the last
  * second.  While Redis can't be asked, no key is reset either.
@@ -20,7 +21,7 @@
 
 
 static ngx_int_t ngx_http_ratelimit_redis_resets_send(
-    ngx_http_ratelimit_redis_t *redis, const char *verb,
+    ngx_http_ratelimit_redis_t *redis, uint64_t number,
     ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_on_resets(
     ngx_http_ratelimit_redis_message_t *message,
@@ -55,7 +56,7 @@ ngx_http_ratelimit_redis_resets_known(ngx_http_ratelimit_redis_t *redis)
     if (now - known >= NGX_HTTP_RATELIMIT_REDIS_RESETS_ASK
         && (now - asked >= NGX_HTTP_RATELIMIT_REDIS_RESETS_ASK || asked == 0)
         && ngx_atomic_cmp_set(&shared->resets_asked, asked, now)
-        && ngx_http_ratelimit_redis_resets_send(redis, "GET", NULL) != NGX_OK)
+        && ngx_http_ratelimit_redis_resets_send(redis, 0, NULL) != NGX_OK)
     {
         return 1;
     }
@@ -72,22 +73,24 @@ ngx_http_ratelimit_redis_resets_known(ngx_http_ratelimit_redis_t *redis)
 }
 
 
+/* no other reset has the number */
+
 ngx_int_t
 ngx_http_ratelimit_redis_resets_announce(ngx_http_ratelimit_query_t *q)
 {
     return ngx_http_ratelimit_redis_resets_send(
-                                            q->subjects[0].use->zone->redis,
-                                            "INCR", q);
+                                 q->subjects[0].use->zone->redis,
+                                 (uint64_t) ngx_time() << 31 | ngx_random(), q);
 }
 
 
 static ngx_int_t
 ngx_http_ratelimit_redis_resets_send(ngx_http_ratelimit_redis_t *redis,
-    const char *verb, ngx_http_ratelimit_query_t *q)
+    uint64_t number, ngx_http_ratelimit_query_t *q)
 {
     ngx_http_ratelimit_redis_command_t  *command;
 
-    command = ngx_http_ratelimit_redis_create_resets(redis, verb);
+    command = ngx_http_ratelimit_redis_create_resets(redis, number);
     if (command == NULL) {
         return NGX_ERROR;
     }
@@ -143,9 +146,7 @@ ngx_http_ratelimit_redis_on_resets(
     q = command->query;
     op = command->op;
 
-    if (type == NGX_HTTP_RATELIMIT_REDIS_STRING
-        && (op != RATELIMIT_SCRIPT_PEEK
-            || ngx_atoi(text->data, text->len) == NGX_ERROR))
+    if (type == NGX_HTTP_RATELIMIT_REDIS_STRING && op != RATELIMIT_SCRIPT_PEEK)
     {
         /* it is a reply to something else */
 
@@ -166,9 +167,8 @@ ngx_http_ratelimit_redis_on_resets(
     (void) ngx_atomic_fetch_add(&shared->reset_count, 1);
 
     if (q != NULL) {
-        q->done(q, (type == NGX_HTTP_RATELIMIT_REDIS_STRING
-                    || type == NGX_HTTP_RATELIMIT_REDIS_OTHER)
-                   ? NGX_OK : NGX_ERROR);
+        q->done(q, (type == NGX_HTTP_RATELIMIT_REDIS_OTHER) ? NGX_OK
+                                                            : NGX_ERROR);
     }
 }
 
@@ -216,7 +216,7 @@ ngx_http_ratelimit_redis_resets_learn(
         return;
 
     case NGX_HTTP_RATELIMIT_REDIS_STRING:
-        resets = ngx_atoi(text->data, text->len);
+        resets = ngx_crc32_short(text->data, text->len);
         break;
 
     case NGX_HTTP_RATELIMIT_REDIS_ERROR:
