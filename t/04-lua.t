@@ -113,8 +113,9 @@ my @exchanges = (
     ['limit.number > limit.counted', 'true'],
     ['(left - left % 4) / 4', '2 * left'],
     ['remember(limit, 0, 0)', ''],
-    ['ARGV[i + 1] = with(limit.argument, 0, 0)', ''],
-    ['refund(limit.key, with(limit.argument, limit.cost, limit.stamp))', ''],
+    ['ARGV[i + 1] = with(ARGV[i + 1], 0, 0)', ''],
+    ['refund(limit.key, with(limit.argument, asked.cost, asked.stamp))', ''],
+    ['not limits[record]', 'true'],
 );
 
 my $redis = RedisServer->start;

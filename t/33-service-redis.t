@@ -34,6 +34,8 @@ END
 
 subtest "by $_" => \&by, $_ for algorithms();
 subtest "by $_, write-back" => \&write_back, $_ for algorithms();
+subtest "by $_, a batch and one counter twice" => \&twice, $_
+    for grep { $_ ne 'leaky_bucket' } algorithms();
 subtest 'two gateways' => \&two_gateways;
 subtest 'Redis is down' => \&down;
 subtest 'a deadline, and clients that leave' => \&unanswered;
@@ -167,6 +169,39 @@ sub write_back {
     answer($calls, 'basic', [many => 'a', -hitsAddend => 3]) if $most > 1;
     $seen->($most > 1 ? 37 : 1);
 
+    is($gateway->complaints, '', 'nothing to complain about');
+}
+
+
+# a report is lost, and the next question, of two limits that share the counter,
+# comes long before it would be sent again
+
+sub twice {
+    my ($algorithm) = @_;
+
+    $redis->call('FLUSHALL');
+
+    my $scripted = ScriptedRedis->start(upstream => $redis,
+        parts => { lost => sub { return ['close'] } },
+        deaf => { lost => sub { 1 } });
+    my ($gateway, $calls) = gateway("algorithm=$algorithm sync=100ms", undef,
+                                    $scripted->{port}, '60s');
+    my @five = [many => 'a', -hitsAddend => 5];
+
+    answer($calls, 'basic', [many => 'a', -hitsAddend => 9]);
+    $scripted->play('lost');
+    answer($calls, 'basic', [many => 'a', -hitsAddend => 3,
+                             -isNegativeHits => JSON::PP::true]);
+    Gateway::await(sub { asked($scripted) }, 'a report is lost');
+    $scripted->play('honest');
+
+    is(answer($calls, 'basic', @five, @five),
+       'OK OK(24 of 40/DAY) OK(24 of 40/DAY)', 'what it had counts once');
+
+    my ($other, $there) = gateway("algorithm=$algorithm");
+
+    is(answer($there, 'basic', [many => 'a', -hitsAddend => 0]),
+       'OK OK(24 of 40/DAY)', 'in Redis, too');
     is($gateway->complaints, '', 'nothing to complain about');
 }
 

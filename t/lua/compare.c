@@ -107,6 +107,7 @@ static void compare_keep(compare_world_t *w, compare_charge_t *charge);
 static ratelimit_script_e compare_settle_op(compare_world_t *w,
     compare_charge_t *charge);
 static ratelimit_script_e compare_give_back(compare_world_t *w);
+static ratelimit_script_e compare_batch(compare_world_t *w);
 static ratelimit_script_e compare_op(compare_world_t *w);
 static void compare_debit(compare_world_t *w);
 static void compare_core(compare_world_t *w, ratelimit_script_e op);
@@ -446,6 +447,27 @@ compare_give_back(compare_world_t *w)
 }
 
 
+/* limits that share a state have one batch */
+
+static ratelimit_script_e
+compare_batch(compare_world_t *w)
+{
+    size_t  i;
+
+    for (i = 0; i < w->n; i++) {
+        w->items[i].verdict.stamp = compare_late(w, &w->limits[i]);
+        w->items[i].cost = random_between(1, 4);
+        w->items[i].reserve = 0;
+
+        if (w->limits[i].shared) {
+            w->items[i] = w->items[i - 1];
+        }
+    }
+
+    return RATELIMIT_SCRIPT_EXCHANGE;
+}
+
+
 static ratelimit_script_e
 compare_op(compare_world_t *w)
 {
@@ -476,13 +498,7 @@ compare_op(compare_world_t *w)
     }
 
     if (random_percent(10)) {
-        for (i = 0; i < w->n; i++) {
-            w->items[i].verdict.stamp = compare_late(w, &w->limits[i]);
-            w->items[i].cost = random_between(1, 4);
-            w->items[i].reserve = 0;
-        }
-
-        return RATELIMIT_SCRIPT_EXCHANGE;
+        return compare_batch(w);
     }
 
     if (random_percent(5)) {
@@ -570,7 +586,8 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
 
         if (op == RATELIMIT_SCRIPT_EXCHANGE) {
             algorithm->add(item->shape, item->rule, item->state, &w->clock,
-                           item->verdict.stamp, item->cost);
+                           item->verdict.stamp,
+                           w->limits[i].shared ? 0 : item->cost);
 
         } else if (op == RATELIMIT_SCRIPT_REFUND) {
             algorithm->refund(item->shape, item->rule, item->state, &w->clock,
@@ -634,8 +651,7 @@ compare_send(compare_world_t *w, ratelimit_script_e op)
     snprintf(now, sizeof(now), "%llu", (unsigned long long) w->clock.now);
 
     for (i = 0; i < w->n; i++) {
-        snprintf(names[i], sizeof(names[i]), "record:%zu:%s", i,
-                 w->limits[i].key);
+        snprintf(names[i], sizeof(names[i]), "record:%s", w->limits[i].key);
         keys[i] = w->limits[i].key;
         records[i] = names[i];
     }

@@ -171,13 +171,18 @@ machines_open(unsigned run)
 }
 
 
-/* a question has all that is not reported, a report the batch alone */
+/*
+ * A question has all that is not reported, a report the batch alone.  A capital
+ * letter is the same call with this counter for two limits.
+ */
 
 static redisReply *
 machines_call(unsigned machine, char op, const ratelimit_ledger_copy_t *copy,
     uint64_t number, uint64_t settled)
 {
     char                now[32];
+    unsigned            i, n;
+    const char         *name;
     unsigned char      *p;
     redis_args_t        args;
     ratelimit_item_t    item;
@@ -187,6 +192,9 @@ machines_call(unsigned machine, char op, const ratelimit_ledger_copy_t *copy,
                                    + RATELIMIT_EXCHANGE_TAIL
                                    + 2 * RATELIMIT_LEDGER_DELTAS
                                      * RATELIMIT_EXCHANGE_DELTA];
+
+    n = (op < 'a') ? 2 : 1;
+    op |= ' ';
 
     memset(&item, 0, sizeof(ratelimit_item_t));
 
@@ -214,11 +222,19 @@ machines_call(unsigned machine, char op, const ratelimit_ledger_copy_t *copy,
     args.n = 0;
     redis_add(&args, "EVALSHA", 7);
     redis_add(&args, sha, 40);
-    redis_add(&args, "2", 1);
-    redis_add(&args, key, strlen(key));
-    redis_add(&args, record, strlen(record));
+    redis_add(&args, (n == 2) ? "4" : "2", 1);
+
+    for (i = 0; i < 2 * n; i++) {
+        name = (i < n) ? key : record;
+        redis_add(&args, name, strlen(name));
+    }
+
     redis_add(&args, &op, 1);
-    redis_add(&args, argument, p - argument);
+
+    for (i = 0; i < n; i++) {
+        redis_add(&args, argument, p - argument);
+    }
+
     redis_add(&args, redis_echo, RATELIMIT_SCRIPT_ECHO);
     redis_add(&args, now, strlen(now));
     redis_add(&args, now, strlen(now));
@@ -583,49 +599,78 @@ machines_used(void)
 }
 
 
-/* one whose reply is lost is void, before or after it is executed */
+/*
+ * Calls of one machine about one counter.  One whose reply is lost is void,
+ * before or after it is executed.
+ */
+
+static const struct {
+    const char  *ops;               /* a: ask, v: the same is void, n: another
+                                       question, x: a report; from a 3 on with
+                                       a batch of 3, from a 2 on with 2 that
+                                       are in none */
+    uint64_t     used;
+    const char  *name;
+} machines_cases[] = {
+    { "a", 1, "a question is charged" },
+    { "av", 0, "one that is void is not" },
+    { "va", 0, "nor is one that comes after that" },
+    { "avv", 0, "that may be said again" },
+    { "vav", 0, "also then" },
+    { "nav", 1, "others stay" },
+    { "anv", 1, "also later ones" },
+    { "axv", 0, "a report in between changes nothing" },
+    { "vxa", 0, "nor does it if the question comes later" },
+    { "A", 2, "two limits of a counter are charged" },
+    { "AV", 0, "both are void" },
+    { "VA", 0, "also before they are charged" },
+    { "VAV", 0, "and after it" },
+    { "3A", 5, "their batch counts once" },
+    { "3Ax", 5, "and not again" },
+    { "3X", 3, "also without a question" },
+    { "3x2A", 5, "what is in no batch does not count" },
+    { "3x2Ax", 5, "and hides no batch that does" }
+};
+
 
 static void
 machines_questions(void)
 {
-    unsigned                 i;
+    char                     op;
+    unsigned                 i, k;
     ratelimit_ledger_copy_t  copy;
 
-    static const struct {
-        const char  *ops;           /* a: ask, v: the same is void, n: another
-                                       question, x: a report */
-        uint64_t     used;
-        const char  *name;
-    } cases[] = {
-        { "a", 1, "a question is charged" },
-        { "av", 0, "one that is void is not" },
-        { "va", 0, "nor is one that comes after that" },
-        { "avv", 0, "that may be said again" },
-        { "vav", 0, "also then" },
-        { "nav", 1, "others stay" },
-        { "anv", 1, "also later ones" },
-        { "axv", 0, "a report in between changes nothing" },
-        { "vxa", 0, "nor does it if the question comes later" }
-    };
-
-    memset(&copy, 0, sizeof(ratelimit_ledger_copy_t));
-
-    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const char  *op;
-
+    for (i = 0; i < sizeof(machines_cases) / sizeof(machines_cases[0]); i++) {
         machines_open(1000000 + i);
         rule.limit = rule.capacity = rule.ceiling = 100;
         question += 10;
 
-        for (op = cases[i].ops; *op; op++) {
-            freeReplyObject(machines_call(0, *op == 'n' ? 'a' : *op, &copy,
-                                          *op == 'x' ? 0
-                                          : question + (*op == 'n'),
-                                          question));
+        memset(&copy, 0, sizeof(ratelimit_ledger_copy_t));
+
+        copy.batch[0].stamp = world.now + rule.period - world.now % rule.period;
+        copy.batch[0].added = 3;
+        copy.open[0].stamp = copy.batch[0].stamp;
+        copy.open[0].added = 2;
+
+        for (k = 0; machines_cases[i].ops[k]; k++) {
+            op = machines_cases[i].ops[k];
+
+            if (op == '3') {
+                copy.number = copy.nbatch = 1;
+
+            } else if (op == '2') {
+                copy.nopen = 1;
+
+            } else {
+                freeReplyObject(machines_call(0, op == 'n' ? 'a' : op, &copy,
+                                              (op | ' ') == 'x' ? 0
+                                              : question + (op == 'n'),
+                                              question));
+            }
         }
 
-        tap_ok(machines_used() == cases[i].used, "%s: %s", cases[i].ops,
-               cases[i].name);
+        tap_ok(machines_used() == machines_cases[i].used, "%s: %s",
+               machines_cases[i].ops, machines_cases[i].name);
     }
 }
 
@@ -657,8 +702,6 @@ main(int argc, char **argv)
         machines[i].memory = malloc(MACHINES_LEDGER);
     }
 
-    machines_questions();
-
     worst = 0;
 
     for (i = 0; i < runs; i++) {
@@ -673,6 +716,8 @@ main(int argc, char **argv)
 
     tap_ok(tap_failures == 0, "%u runs, none beyond its bound", runs);
     tap_note("the worst used %.0f %% of it", worst * 100);
+
+    machines_questions();
 
     redisFree(redis);
 

@@ -163,7 +163,7 @@ local function consult(i)
         key = KEYS[i], record = KEYS[n + i], argument = argument,
         machine = machine, number = number, interval = interval, batch = batch,
         open = open, counted = 0, own = '', others = '', kept = 0,
-        machines = 1, leased = 0, standing = 0, unreported = 0, asked = 0,
+        machines = 1, leased = 0, standing = 0, unreported = 0, asked = {},
         question = question, worker = worker, questions = {}, ends = ends,
         matters = (matters > ends) and matters or ends
     }
@@ -206,7 +206,7 @@ local function consult(i)
         local mine = by == worker and sub(record, at, at + 7) == machine
 
         if mine and number == question then
-            limit.asked, limit.stamp, limit.cost = number, stamp, cost
+            limit.asked[#limit.asked + 1] = { stamp = stamp, cost = cost }
 
         elseif kept > now and not (mine and number < settled) then
             limit.kept = (kept > limit.kept) and kept or limit.kept
@@ -239,15 +239,33 @@ local function save(limit)
     end
 end
 
+-- Limits that share a counter share what is known of it: there is one table
+-- for each counter, and limit i has table limits[i].
+
+local counters, limits = {}, {}
+
+for i = 1, n do
+    local record = KEYS[n + i]
+
+    if not limits[record] then
+        limits[record] = consult(i)
+        counters[#counters + 1] = limits[record]
+    end
+
+    limits[i] = limits[record]
+end
+
 if op == 'v' then
-    for i = 1, n do
-        local limit = consult(i)
+    for _, limit in ipairs(counters) do
 
-        if limit.asked == 0 then
+        if #limit.asked == 0 then
             remember(limit, 0, 0)
+        end
 
-        elseif limit.cost > 0 then
-            refund(limit.key, with(limit.argument, limit.cost, limit.stamp))
+        for _, asked in ipairs(limit.asked) do
+            if asked.cost > 0 then
+                refund(limit.key, with(limit.argument, asked.cost, asked.stamp))
+            end
         end
 
         if limit.own ~= '' then
@@ -266,11 +284,7 @@ end
 -- What is in no batch yet is counted in a copy of the counter, which takes the
 -- place of the record for as long as this call needs it.
 
-local function try(limit, i)
-    if limit.open == 0 then
-        return false
-    end
-
+local function try(limit)
     local state = read('GET', limit.key)
 
     if state and #state > 0 then
@@ -281,9 +295,6 @@ local function try(limit, i)
 
     limit.unreported = apply(limit.record, limit.argument,
                              first_delta + 16 * limit.batch, limit.open)
-    KEYS[i] = limit.record
-
-    return true
 end
 
 -- A quarter of what is left is leased to machines, and no more than a fortieth
@@ -321,48 +332,56 @@ local function grant(limit, left)
                            limit.stand)
 end
 
-local limits, verdicts, tried = {}, '', false
+local verdicts, tried, admitted = '', false, nil
 
-for i = 1, n do
-    local limit = consult(i)
-
-    limits[i] = limit
-
+for _, limit in ipairs(counters) do
     if limit.number > limit.counted then
         apply(limit.key, limit.argument, first_delta, limit.batch)
         limit.counted = limit.number
     end
 
-    -- a question that comes after its void charges nothing
-
-    if limit.asked > 0 then
-        ARGV[i + 1] = with(limit.argument, 0, 0)
-    end
-
-    if op == 'a' then
-        tried = try(limit, i) or tried
+    if limit.open > 0 then
+        try(limit)
+        tried = true
     end
 end
 
-local admitted
+for i = 1, n do
+    local limit = limits[i]
+
+    -- a question that comes after its void charges nothing
+
+    if #limit.asked > 0 then
+        ARGV[i + 1] = with(ARGV[i + 1], 0, 0)
+    end
+
+    if limit.open > 0 then
+        KEYS[i] = limit.record
+    end
+end
 
 if op == 'a' then
     admitted, verdicts = decide(n, true)
 end
 
-for i = 1, n do
-    local limit = limits[i]
+for _, limit in ipairs(counters) do
     local ceiling = unpack('<I8', limit.argument, 33)
 
-    grant(limit, ceiling - used(KEYS[i], with(limit.argument, 0, 0)))
-    KEYS[i] = limit.key
+    grant(limit, ceiling - used((limit.open > 0) and limit.record or limit.key,
+                                with(limit.argument, 0, 0)))
 
+    for _, asked in ipairs(limit.asked) do
+        remember(limit, asked.stamp, asked.cost)
+    end
+end
+
+for i = 1, n do
+    local limit = limits[i]
     local cost = unpack('<I8', ARGV[i + 1], 9)
 
-    if limit.asked > 0 then
-        remember(limit, limit.stamp, limit.cost)
+    KEYS[i] = limit.key
 
-    elseif admitted and cost > 0 and limit.question > 0 then
+    if admitted and cost > 0 and limit.question > 0 then
         remember(limit, unpack('<I8', verdicts, 56 * i - 7), cost)
     end
 end
@@ -376,6 +395,10 @@ if tried and admitted then
 
 elseif tried then
     decide(n, false)
+end
+
+for _, limit in ipairs(counters) do
+    save(limit)
 end
 
 local reply = { echo, pack('<I8', now), verdicts }
@@ -394,9 +417,6 @@ for i = 1, n do
     end
 
     size = size + #state
-
-    save(limit)
-
     reply[i + 3] = pack('<I8I8I8I8I4', limit.lease, limit.stand, limit.share,
                         flags, #state)
                    .. state
