@@ -55,8 +55,10 @@ ratelimit_rules $files->{dir}/*.yaml zone=rules:1m algorithm=fixed_window;
 ratelimit_zone \$arg_k zone=callers:1m rate=2r/d;
 ratelimit_headers off;
 client_body_buffer_size 16k;
+log_format bodies escape=none '\$request_body';
 END
     '/json' => 'ratelimit_service;',
+    '/logged' => 'ratelimit_service; access_log logs/bodies bodies;',
     '/ietf' => 'ratelimit_service; ratelimit_headers ietf;',
     '/dry' => 'ratelimit_service; ratelimit_dry_run on;',
     '/limited' => 'ratelimit_service; ratelimit zone=callers;',
@@ -374,17 +376,25 @@ sub bodies {
     is($calls->ask($long->(66_000))->{status}, 413, '66000 bytes');
     is($calls->ask($long->(100_000))->{status}, 413, '100000 bytes');
 
-    my $text = $long->(30_000);
-    my $client = $clients->connect;
+    for my $size (100, 30_000) {
+        my $client = $clients->connect;
 
-    Clients::put($client, $clients->text('POST /json',
-                                         'Transfer-Encoding: chunked'));
-    Clients::put($client, sprintf "%x\r\n%s\r\n", length, $_)
-        for $text =~ /(.{1,4000})/sg;
-    Clients::put($client, "0\r\n\r\n");
-    Clients::await_answers(1, $client);
+        Clients::put($client, $clients->text('POST /json',
+                                             'Transfer-Encoding: chunked'));
+        Clients::put($client, sprintf "%x\r\n%s\r\n", length, $_)
+            for $long->($size) =~ /(.{1,4000})/sg;
+        Clients::put($client, "0\r\n\r\n");
+        Clients::await_answers(1, $client);
 
-    is($client->{answers}[0]{status}, 200, 'in pieces');
+        is($client->{answers}[0]{status}, 200, "$size bytes in pieces");
+    }
+
+    my $escaped = $long->(1) =~ s/one/\\u006fne/r;
+
+    is(ServiceCalls->new($clients, '/logged')->ask($escaped)->{status}, 200,
+       'with an escape');
+    is(Gateway::await(sub { Gateway::slurp("$gateway->{dir}/logs/bodies") }),
+       "$escaped\n", 'the log has it as it was sent');
 
     for my $condition ('If-None-Match: *', 'If-Match: "x"') {
         my $other = ServiceCalls->new($clients, '/json', $condition);

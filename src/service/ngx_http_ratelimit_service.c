@@ -34,7 +34,7 @@ static ngx_uint_t ngx_http_ratelimit_service_is_up(ngx_http_request_t *r);
 static void ngx_http_ratelimit_service_ask(ngx_http_request_t *r,
     ngx_http_ratelimit_domain_t *domain);
 static ngx_int_t ngx_http_ratelimit_service_read(ngx_http_request_t *r,
-    ngx_str_t *message);
+    ngx_http_ratelimit_call_t *call);
 static u_char *ngx_http_ratelimit_service_copy(u_char *p, ngx_buf_t *b);
 
 
@@ -175,7 +175,7 @@ ngx_http_ratelimit_service_run(ngx_http_request_t *r,
 {
     ngx_int_t  rc;
 
-    rc = ngx_http_ratelimit_service_read(r, &call->message);
+    rc = ngx_http_ratelimit_service_read(r, call);
 
     if (rc == NGX_DECLINED) {
         return ngx_http_ratelimit_service_fail(r, call,
@@ -476,16 +476,22 @@ ngx_http_ratelimit_service_ask(ngx_http_request_t *r,
 }
 
 
-/* in one piece; NGX_DECLINED if it is too long */
+/*
+ * In one piece; NGX_DECLINED if it is too long.  Of JSON it is a copy, as texts
+ * are decoded where they are: a mirror and the log get what the client sent.
+ */
 
 static ngx_int_t
-ngx_http_ratelimit_service_read(ngx_http_request_t *r, ngx_str_t *message)
+ngx_http_ratelimit_service_read(ngx_http_request_t *r,
+    ngx_http_ratelimit_call_t *call)
 {
     off_t         size;
     u_char       *p;
     ngx_buf_t    *b;
+    ngx_str_t    *message;
     ngx_chain_t  *cl;
 
+    message = &call->message;
     ngx_str_null(message);
 
     if (r->request_body == NULL || r->request_body->bufs == NULL) {
@@ -507,7 +513,7 @@ ngx_http_ratelimit_service_read(ngx_http_request_t *r, ngx_str_t *message)
 
     message->len = (size_t) size;
 
-    if (cl->next == NULL && !b->in_file) {
+    if (call->grpc && cl->next == NULL && !b->in_file) {
         message->data = b->pos;
         return NGX_OK;
     }
@@ -537,6 +543,12 @@ ngx_http_ratelimit_service_copy(u_char *p, ngx_buf_t *b)
     size_t  size;
 
     size = (size_t) ngx_buf_size(b);
+
+    /* the end of a body may be a buffer without memory */
+
+    if (size == 0) {
+        return p;
+    }
 
     if (!b->in_file) {
         return ngx_cpymem(p, b->pos, size);
