@@ -45,9 +45,13 @@ descriptors:
       rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: large, quota_mode: true,
       rate_limit: { unit: day, requests_per_unit: 3 } }
+  - { key: mute, quota_mode: true, shadow_mode: true,
+      rate_limit: { unit: day, requests_per_unit: 1 } }
   - { key: base, rate_limit: { unit: day, requests_per_unit: 1, name: base } }
   - { key: plus, rate_limit: { unit: day, requests_per_unit: 4,
-                               replaces: [{ name: base }] } }
+                               replaces: [{ name: base }, { name: any }] } }
+  - { key: any, rate_limit: { unlimited: true, name: any,
+                              replaces: [{ name: base }] } }
 MODES
 
 my $gateway = Gateway->start(workers => 2, http => <<"END" . Gateway->server(
@@ -217,9 +221,23 @@ sub modes {
               'modes', { small => 'a' }, [large => 'a', -hitsAddend => 2]);
     is_answer('OVER_LIMIT OVER_LIMIT(0 of 1/DAY)', 'modes', { small => 'a' });
 
+    # one in quota mode that never refuses
+
+    is_answer('OK OVER_LIMIT(0 of 1/DAY) OK(0 of 1/DAY)', 'modes',
+              { small => 'a' }, { mute => 'a' });
+    is_answer('OK OVER_LIMIT(0 of 1/DAY) OK(0 of 1/DAY)', 'modes',
+              { small => 'a' }, { mute => 'a' });
+    is_answer('OVER_LIMIT OVER_LIMIT(0 of 1/DAY) OK(0 of 1/DAY)'
+              . ' OVER_LIMIT(1 of 3/DAY)', 'modes', { small => 'a' },
+              { mute => 'a' }, [plain => 'a', -hitsAddend => 2]);
+
     is_answer('OK OK(0 of 1/DAY base)', 'modes', { base => 'a' });
     is_answer('OK OK OK(3 of 4/DAY)', 'modes', { base => 'a' },
               { plus => 'a' });
+    is_answer('OK OK OK(4294967295) OK(2 of 4/DAY)', 'modes', { base => 'a' },
+              { any => 'a' }, { plus => 'a' });
+    is_answer('OK OK OK(4294967295)', 'modes', { base => 'a' },
+              { any => 'a' });
 }
 
 

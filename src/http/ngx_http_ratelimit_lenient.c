@@ -44,7 +44,7 @@ ngx_http_ratelimit_is_quota(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 
     d = ngx_http_ratelimit_item_rules(q, i)->descriptor;
 
-    return d != NULL && d->quota && !d->shadow;
+    return d != NULL && d->quota;
 }
 
 
@@ -114,13 +114,16 @@ ngx_http_ratelimit_lenient_again(ngx_http_ratelimit_query_t *q, ngx_int_t rc)
 static ngx_uint_t
 ngx_http_ratelimit_lenient_pass(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t  i;
+    ngx_uint_t  i, refuses;
 
     (void) ngx_http_ratelimit_query_describe(q);
 
+    refuses = ngx_http_ratelimit_lenient_refuses(q);
+
     for (i = 0; i < q->n; /* void */ ) {
 
-        if (ngx_http_ratelimit_is_shadow(q, i) && !q->items[i].verdict.allowed)
+        if (!q->items[i].verdict.allowed
+            && (!refuses || ngx_http_ratelimit_is_shadow(q, i)))
         {
             ngx_http_ratelimit_query_drop(q, i);
 
@@ -129,46 +132,37 @@ ngx_http_ratelimit_lenient_pass(ngx_http_ratelimit_query_t *q)
         }
     }
 
-    if (ngx_http_ratelimit_lenient_refuses(q)) {
-        return 0;
-    }
-
-    for (i = 0; i < q->n; /* void */ ) {
-
-        if (!q->items[i].verdict.allowed) {
-            ngx_http_ratelimit_query_drop(q, i);
-
-        } else {
-            i++;
-        }
-    }
-
-    return 1;
+    return !refuses;
 }
 
 
-/* an ordinary limit refuses, or all of those in quota mode do */
+/*
+ * An ordinary limit refuses, or all of those in quota mode do, the dropped ones
+ * among them.
+ */
 
 static ngx_uint_t
 ngx_http_ratelimit_lenient_refuses(ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t  i, allow, refuse;
+    ngx_uint_t  i, allows, allow, refuse;
 
     allow = 0;
     refuse = 0;
 
-    for (i = 0; i < q->n; i++) {
+    for (i = 0; i < q->n + q->dropped; i++) {
+        allows = q->items[i].verdict.allowed
+                 || ngx_http_ratelimit_is_shadow(q, i);
 
-        if (ngx_http_ratelimit_is_quota(q, i)) {
-            if (q->items[i].verdict.allowed) {
-                allow = 1;
-
-            } else {
-                refuse = 1;
+        if (!ngx_http_ratelimit_is_quota(q, i)) {
+            if (!allows) {
+                return 1;
             }
 
-        } else if (!q->items[i].verdict.allowed) {
-            return 1;
+        } else if (allows) {
+            allow = 1;
+
+        } else {
+            refuse = 1;
         }
     }
 

@@ -210,7 +210,10 @@ ngx_http_ratelimit_match_all(ngx_http_ratelimit_match_t *matches, ngx_uint_t n,
 }
 
 
-/* whether a limit that applies, or one that is replaced itself, says so */
+/*
+ * Whether a limit that applies, or one that is replaced itself, says so.  What
+ * is unlimited stays so; a call may have thousands of these.
+ */
 
 static ngx_uint_t
 ngx_http_ratelimit_match_replaced(ngx_http_ratelimit_match_t *match,
@@ -221,7 +224,7 @@ ngx_http_ratelimit_match_replaced(ngx_http_ratelimit_match_t *match,
     const ratelimit_text_t        *name;
     const ratelimit_descriptor_t  *d;
 
-    if (match->rates.descriptor == NULL) {
+    if (match->use == NULL || match->rates.descriptor == NULL) {
         return 0;
     }
 
