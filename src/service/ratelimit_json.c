@@ -408,11 +408,12 @@ ratelimit_json_number(ratelimit_json_t *in, uint64_t most, uint64_t *number)
 }
 
 
-/* 12, but also 12.0, 1.2e1 or 120e-1 */
+/* 12, but also 12.0, 1.2e1 or 120e-1, and -0 */
 
 static void
 ratelimit_json_decimal(ratelimit_json_t *in, uint64_t most, uint64_t *number)
 {
+    int       negative;
     long      zeros, n, scale;
     uint64_t  value;
 
@@ -420,10 +421,8 @@ ratelimit_json_decimal(ratelimit_json_t *in, uint64_t most, uint64_t *number)
     zeros = 0;
     scale = 0;
 
-    if (in->p < in->end && *in->p == '-') {
-        (void) ratelimit_json_error(in, "a number must not be negative");
-        return;
-    }
+    negative = (in->p < in->end && *in->p == '-');
+    in->p += negative;
 
     if (in->end - in->p > 1 && in->p[0] == '0'
         && in->p[1] >= '0' && in->p[1] <= '9')
@@ -443,6 +442,11 @@ ratelimit_json_decimal(ratelimit_json_t *in, uint64_t most, uint64_t *number)
     scale += zeros + ratelimit_json_exponent(in);
 
     if (in->reason || value == 0) {
+        return;
+    }
+
+    if (negative) {
+        (void) ratelimit_json_error(in, "a number must not be negative");
         return;
     }
 
