@@ -47,10 +47,12 @@ for my $test (@suite) {
     subtest $test => sub { relay({}, 'perl', $test) };
 }
 
-# what else is used of nginx: filters, trailers, its event loop, its TLS
+# what else is used of nginx: its configuration, filters, trailers, its event
+# loop, its TLS
 
 ok(command('prove -j2', map { "t/$_.t" } @$_), "@$_")
-    for [qw(10-api 54-count 62-grpc 67-settle)], [qw(72-redis 90-redis-tls)];
+    for [qw(10-api 26-rules-bad-input 32-service-grpc)],
+        [qw(54-count 62-grpc 67-settle)], [qw(72-redis 90-redis-tls)];
 
 done_testing();
 

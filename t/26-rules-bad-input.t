@@ -215,7 +215,12 @@ sub service {
                            . '"keepalive_requests" there', "$conf:$line"),
        'connections that end too early');
 
-    my $servers = "server { listen 127.0.0.1:1984 http2; KEEP; }\n"
+    # as nginx before 1.25.1 knows it, or as later ones do
+
+    write_conf("http { $settings", 'http2 on;', '}');
+
+    my $http2 = test_conf() =~ /unknown directive/ ? ' http2' : '; http2 on';
+    my $servers = "server { listen 127.0.0.1:1984$http2; KEEP; }\n"
                   . 'server { listen 127.0.0.1:1984; server_name x; '
                   . "keepalive_requests 1001; location / {\n";
 

@@ -13,6 +13,8 @@
 
 static void ngx_http_ratelimit_service_check(ngx_conf_t *cf,
     ngx_http_ratelimit_service_t *service);
+static ngx_uint_t ngx_http_ratelimit_service_is_http2(
+    ngx_http_conf_addr_t *addr);
 static ngx_uint_t ngx_http_ratelimit_service_listens(
     ngx_http_ratelimit_service_t *service, ngx_http_conf_addr_t *addr);
 static ngx_uint_t ngx_http_ratelimit_service_check_calls(ngx_conf_t *cf,
@@ -63,7 +65,8 @@ ngx_http_ratelimit_service_check(ngx_conf_t *cf,
         addr = port[i].addrs.elts;
 
         for (k = 0; k < port[i].addrs.nelts; k++) {
-            if (addr[k].opt.http2 && !addr[k].opt.ssl
+            if (ngx_http_ratelimit_service_is_http2(&addr[k])
+                && !addr[k].opt.ssl
                 && ngx_http_ratelimit_service_listens(service, &addr[k])
                 && ngx_http_ratelimit_service_check_calls(cf, service,
                                                      addr[k].default_server,
@@ -73,6 +76,27 @@ ngx_http_ratelimit_service_check(ngx_conf_t *cf,
             }
         }
     }
+}
+
+
+/* by "listen" or, since nginx 1.25.1, by "http2" of the default server */
+
+static ngx_uint_t
+ngx_http_ratelimit_service_is_http2(ngx_http_conf_addr_t *addr)
+{
+#if (NGX_HTTP_V2 && nginx_version >= 1025001)
+
+    ngx_http_v2_srv_conf_t  *h2scf;
+
+    h2scf = addr->default_server->ctx->srv_conf[ngx_http_v2_module.ctx_index];
+
+    if (h2scf->enable) {
+        return 1;
+    }
+
+#endif
+
+    return addr->opt.http2;
 }
 
 
