@@ -71,6 +71,24 @@ subtest 'a gateway that counts by itself' => sub {
 };
 
 
+# its number of resets begins again, and must not become the one that is known
+
+subtest 'Redis has lost its memory' => sub {
+    for my $round (1 .. 2) {
+        Gateway::await(sub { $one->ask('GET /far?k=a')->{status} == 429 },
+                       'a refusal');
+        sleep SECOND;
+        is($one->ask('GET /far?k=a')->{status}, 429, 'remembered');
+
+        $redis->call('FLUSHALL');
+        is($two->ask('DELETE /api/zones/far/keys/a')->{status}, 204, 'reset');
+        sleep SECOND;
+        is_deeply([map { $_->{status} } $one->series((['GET /far?k=a']) x 3)],
+                  [200, 200, 429], "round $round: its whole limit");
+    }
+};
+
+
 subtest 'the gateway itself' => sub {
     is($one->ask('DELETE /api/zones/far/keys/a')->{status}, 204, 'reset');
     is($one->ask('GET /far?k=a')->{status}, 200, 'at once');
