@@ -22,6 +22,9 @@ use RedisServer;
 my $secret = 'hunter2';
 my $local = 'DNS:localhost,IP:127.0.0.1';
 
+# as OpenSSL calls it before and since 3.5
+my $handshake_failure = qr{^TLS: (?:sslv3|ssl/tls) alert handshake failure$};
+
 my $made = Certificates->new;
 my $dir = $made->{dir};
 
@@ -138,7 +141,8 @@ sub down {
 
     my @lines = $gateway->log =~ /ratelimit: redis "main" is marked down: (.*)/g;
 
-    is($lines[0], $reason, 'the log says why');
+    like($lines[0], ref $reason ? $reason : qr/^\Q$reason\E$/,
+         'the log says why');
     is($gateway->complaints, '', 'nothing to complain about');
 }
 
@@ -207,10 +211,15 @@ sub refused {
 
 sub misfits {
     my $brief = 'timeout=5s connect_timeout=1s';
+    my $plain = 'the server does not speak TLS';
+    my $silent = 'no answer to a TLS handshake (a server without TLS needs '
+                 . 'redis://)';
+
+    # Redis answers a line, which may end within the length of a handshake:
+    # of OpenSSL 3.5 it is 0x060a
 
     start("rediss://localhost:$redis->{port} $ca", times => $brief);
-    down('no answer to a TLS handshake (a server without TLS needs redis://)',
-         'TLS, where plain text is spoken');
+    down(qr/^(?:\Q$silent\E|$plain)$/, 'TLS, where plain text is spoken');
 
     start("redis://localhost:$redis->{tls_port}");
     down('Connection reset by peer before any reply '
@@ -222,8 +231,7 @@ sub misfits {
                                         . 'rediss://'],
         ["\x15\3\3\0\2\2\x46", 'rediss', 'TLS: tlsv1 alert protocol version'],
         ['', 'rediss', 'Server closed the connection'],
-        ["-ERR unknown command\r\n", 'rediss',
-         'the server does not speak TLS'],
+        ["-ERR unknown command\r\n", 'rediss', $plain],
     ) {
         my ($says, $scheme, $reason) = @$case;
 
@@ -233,10 +241,17 @@ sub misfits {
         down($reason, "$scheme, a stranger that says " . unpack('H*', $says));
     }
 
-    my $stranger = stranger("\x16\3\3", 60);
+    for my $case (
+        ['', $silent],
+        ["\x16\3\3", 'TLS handshake timed out'],
+    ) {
+        my ($says, $reason) = @$case;
 
-    start("rediss://127.0.0.1:$stranger->{port}", times => $brief);
-    down('TLS handshake timed out', 'one that stops in the middle');
+        my $stranger = stranger($says, 60);
+
+        start("rediss://127.0.0.1:$stranger->{port}", times => $brief);
+        down($reason, 'one that stops after ' . unpack('H*', $says));
+    }
 }
 
 
@@ -308,7 +323,7 @@ sub untold {
         waitpid $pid, 0;
 
         is(join('', <$said>), '', 'and nothing else');
-        is(Gateway::slurp("$dir/shown") =~ /CN = gateway/, !$reason,
+        is(Gateway::slurp("$dir/shown") =~ /CN ?= ?gateway/, !$reason,
            'shown the certificate, if a friend');
         unlike($gateway->log, qr/$secret/, 'not in the log');
     }
@@ -322,7 +337,7 @@ sub mutual {
     down('TLS: tlsv13 alert certificate required', 'none');
 
     start("$url $ca ssl_protocols=TLSv1.2");
-    down('TLS: sslv3 alert handshake failure', 'none, TLSv1.2');
+    down($handshake_failure, 'none, TLSv1.2');
 
     start("$url $ca ssl_certificate=$dir/theirs.pem"
           . " ssl_certificate_key=$dir/theirs.key");
@@ -376,7 +391,7 @@ sub protocols {
                     '--tls-ciphers' => 'ECDHE-ECDSA-AES128-GCM-SHA256');
 
     start("$url $ca ssl_ciphers=ECDHE-ECDSA-AES256-GCM-SHA384");
-    down('TLS: sslv3 alert handshake failure', 'no cipher in common');
+    down($handshake_failure, 'no cipher in common');
 
     $redis->restart('--tls-protocols' => 'TLSv1.2 TLSv1.3',
                     '--tls-ciphers' => 'DEFAULT');
