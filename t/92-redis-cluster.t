@@ -63,6 +63,7 @@ subtest 'the interface' => \&interface;
 subtest 'a common limit' => \&common;
 subtest 'an open reservation' => \&reservation;
 subtest 'a node without scripts' => \&no_scripts;
+subtest 'a hash slot that is on its way' => \&on_its_way;
 subtest 'a hash slot that is not served' => \&not_served;
 subtest 'a primary is killed' => sub {
     fail_over('killed', sub { $_[0]->kill });
@@ -94,7 +95,7 @@ sub user {
 
     $rule =~ s/'|\\\n//g;
 
-    return "user $rule +cluster|slots\n";
+    return "user $rule +cluster|slots +asking\n";
 }
 
 
@@ -310,6 +311,37 @@ sub no_scripts {
 
     exact('sliding_log', sub { $node->call('SCRIPT', 'FLUSH') });
     cmp_ok($node->calls('eval'), '>', $before, 'scripts were told again');
+}
+
+
+# an old counter is used where it is, a new one is made where the hash slot goes
+
+sub on_its_way {
+    for my $i (0, 1) {
+        my ($old, $new) = map { ["GET /$_", "X-Key: moved$i"] } 'one', 'plenty';
+
+        my @old = $clients[$i]->series(($old) x 5);
+        my $end = $cluster->move("{2:moved$i}");
+
+        push @old, $clients[$i]->series(($old) x 5);
+
+        my @new = $clients[$i]->series(($new) x 5);
+
+        $end->();
+        push @old, $clients[$i]->series(($old) x 5);
+        push @new, $clients[$i]->series(($new) x 5);
+
+        is_deeply([remaining(@old)], [reverse 85 .. 99], 'the old counter');
+        is_deeply([remaining(@new)], [reverse 99_990 .. 99_999], 'the new one');
+    }
+}
+
+
+sub remaining {
+    my (@answers) = @_;
+
+    return map { $_->{field}{'x-ratelimit-remaining'} // $_->{status} }
+           @answers;
 }
 
 

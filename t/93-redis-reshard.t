@@ -13,7 +13,6 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 use lib 't/lib';
-use Certificates;
 use Clients;
 use Gateway;
 use RedisCluster;
@@ -42,7 +41,6 @@ subtest 'a node is removed' => \&removed;
 subtest 'nodes without addresses' => \&nameless;
 subtest 'nodes with names' => \&names;
 subtest 'a name without an address' => \&unknown;
-subtest 'over TLS' => \&secure;
 
 for my $gateway (@gateways) {
     is($gateway->complaints, '', 'nothing to complain about');
@@ -77,60 +75,18 @@ END
 }
 
 
-# the node that has the key, another one, and their names
-
-sub nodes_of {
-    my ($key) = @_;
-
-    my $from = $cluster->primary_of("{2:$key}");
-    my ($to) = grep { $_ != $from } $cluster->primaries;
-
-    return ($from, $to, map { $_->call('CLUSTER', 'MYID') } $from, $to);
-}
-
-
-# begins to move the hash slot of a key; what is returned ends it
-
-sub move {
-    my ($key, $new) = @_;
-
-    my ($from, $to, $from_id, $to_id) = nodes_of($key);
-
-    ($to, $to_id) = ($new, $new->call('CLUSTER', 'MYID')) if $new;
-
-    my $slot = $from->call('CLUSTER', 'KEYSLOT', "{2:$key}");
-
-    $to->call('CLUSTER', 'SETSLOT', $slot, 'IMPORTING', $from_id);
-    $from->call('CLUSTER', 'SETSLOT', $slot, 'MIGRATING', $to_id);
-
-    return sub {
-        my ($only) = @_;
-
-        my @names = @{$from->call('CLUSTER', 'GETKEYSINSLOT', $slot, 1000)};
-
-        @names = grep { $_ =~ $only } @names if $only;
-
-        $from->call('MIGRATE', $to->{host}, $to->{tls_port} || $to->{port}, '',
-                    0, 5000, 'KEYS', @names) if @names;
-
-        return if $only;
-
-        $_->call('CLUSTER', 'SETSLOT', $slot, 'NODE', $to_id) for $to, $from;
-    };
-}
-
-
 # a new counter is made where the hash slot goes, an old one is used where it is
 
 sub on_its_way {
     my @old = $clients[0]->series((['GET /log', 'X-Key: old']) x 10);
-    my $end = move('old');
+    my $from = $cluster->primary_of('{2:old}');
+    my ($to) = grep { $_ != $from } $cluster->primaries;
+    my $end = $cluster->move('{2:old}', $to);
 
     push @old, $clients[1]->series((['GET /log', 'X-Key: old']) x 10);
     is_deeply([remaining(@old)], [reverse LIMIT - 20 .. LIMIT - 1],
               'an old counter');
 
-    my ($from, $to) = nodes_of('old');
     my $asked = $to->calls('asking');
     my ($new) = same_slot('old');
     my @new = map { $_->series((['GET /fixed', "X-Key: $new"]) x 10) } @clients;
@@ -185,7 +141,7 @@ sub same_slot {
 sub two_counters {
     is(($clients[0]->ask('GET /two', 'X-Key: pair'))->{status}, 200, 'counted');
 
-    my $end = move('pair');
+    my $end = $cluster->move('{2:pair}');
 
     $end->(qr/:3600w/);
 
@@ -209,7 +165,7 @@ sub refund {
 
     is_deeply([map { $_->{status} } @answers], [200, 200, 200], 'admitted');
 
-    my $end = move('back');
+    my $end = $cluster->move('{2:back}');
 
     push @answers, $clients[0]->series((['GET /count', 'X-Key: back']) x 3);
     $end->();
@@ -401,7 +357,7 @@ sub follows {
     my ($fresh) = same_slot($how);
 
     for my $to (undef, $new || ()) {
-        my $end = move($how, $to);
+        my $end = $cluster->move("{2:$how}", $to);
 
         is_deeply([remaining($clients->series((['GET /fixed',
                                                 "X-Key: $fresh"]) x 5))],
@@ -495,7 +451,7 @@ sub unknown {
     my $gateway = Gateway->start(workers => 1,
                                  http => $config =~ s/ timeout=5s//r);
     my $clients = Clients->new($gateway->{port});
-    my $end = move('unknown', $new);
+    my $end = $cluster->move('{2:unknown}', $new);
     my $status = sub { ($clients->series(['GET /log',
                                           'X-Key: unknown']))[0]{status} };
 
@@ -508,24 +464,4 @@ sub unknown {
     $end->();
     Gateway::await(sub { $status->() != 503 }, 'an address');
     pass('it does not when the hash slot has moved');
-}
-
-
-# a cluster whose nodes tell the ports of TLS, when they redirect, too
-
-sub secure {
-    my $made = Certificates->new;
-
-    $made->issue('node', names => 'IP:127.0.0.1');
-    $cluster = RedisCluster->start(replicas => 0, tls => "$made->{dir}/node",
-                                   '--tls-cluster' => 'yes');
-
-    my $urls = $cluster->urls;
-    my $secure = join ' ', (map { "rediss://127.0.0.1:$_->{tls_port}" }
-                            @{$cluster->{servers}}),
-                 "ssl_ca=$made->{dir}/ca.pem";
-    my $gateway = follows('secure', config() =~ s/\Q$urls\E/$secure/r);
-
-    like($gateway->log, qr{main/127.0.0.1:$_->{tls_port}" is a primary now},
-         'found') for $cluster->primaries;
 }

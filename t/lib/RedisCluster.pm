@@ -206,6 +206,39 @@ sub primary_of {
 }
 
 
+# Begins to move the hash slot of a key, to another primary unless one is named.
+# What is returned ends it, or moves no more than the keys that match.
+
+sub move {
+    my ($self, $key, $to) = @_;
+
+    my $from = $self->primary_of($key);
+
+    ($to) = grep { $_ != $from } $self->primaries if !$to;
+
+    my $slot = $from->call('CLUSTER', 'KEYSLOT', $key);
+    my ($from_id, $to_id) = map { $_->call('CLUSTER', 'MYID') } $from, $to;
+
+    $to->call('CLUSTER', 'SETSLOT', $slot, 'IMPORTING', $from_id);
+    $from->call('CLUSTER', 'SETSLOT', $slot, 'MIGRATING', $to_id);
+
+    return sub {
+        my ($only) = @_;
+
+        my @names = @{$from->call('CLUSTER', 'GETKEYSINSLOT', $slot, 1000)};
+
+        @names = grep { $_ =~ $only } @names if $only;
+
+        $from->call('MIGRATE', $to->{host}, $to->{tls_port} || $to->{port}, '',
+                    0, 5000, 'KEYS', @names) if @names;
+
+        return if $only;
+
+        $_->call('CLUSTER', 'SETSLOT', $slot, 'NODE', $to_id) for $to, $from;
+    };
+}
+
+
 # all that run and are no replicas, as they say
 
 sub primaries {
