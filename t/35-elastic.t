@@ -5,11 +5,12 @@
 # opened, a budget is spent by others, processors are kept busy.
 #
 # Where the machine allows it, nginx runs in a cgroup with a quota of its own,
-# so that what else the machine does is no pressure.
+# so that what else the machine does is no pressure; a user needs sudo for it.
 
 use strict;
 use warnings;
 
+use POSIX ();
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -202,13 +203,14 @@ sub cpu {
     my $quota = PERIOD / 5;
 
     if (!group($quota, @nginx)) {
-        diag('there is no cgroup to be had: the whole machine must be calm');
+        diag('there is no cgroup to be had: the machine alone is tried');
+        return fine($gateway);
     }
 
     becomes($gateway, $_, 'ELASTIC', 'there is time to spare')
         for $gateway->current_workers;
 
-    burn(@groups ? 1 : cpus());
+    burn(1);
     enter(@burners);
 
     becomes($gateway, $_, 'REJECTED', 'there is none')
@@ -219,7 +221,7 @@ sub cpu {
     becomes($gateway, $_, 'ELASTIC', 'there is again')
         for $gateway->current_workers;
 
-    outside($gateway) if @groups;
+    outside($gateway);
 
     fine($gateway);
 
@@ -477,7 +479,7 @@ sub group {
 sub create {
     my ($group) = @_;
 
-    mkdir $group or return 0;
+    root('mkdir', $group) or return 0;
     push @groups, $group;
 
     return 1;
@@ -496,15 +498,33 @@ sub enter {
 
 
 sub leave {
-    rmdir pop @groups while @groups;
+    root('rmdir', pop @groups) while @groups;
 }
 
 
 sub put {
     my ($file, $text) = @_;
 
-    open my $handle, '+<', $file or return 0;
-    my $n = syswrite $handle, $text;
+    return root('sh', '-c', '[ -f "$0" ] && printf %s "$1" > "$0"', $file,
+                $text);
+}
 
-    return close($handle) && defined $n;
+
+# runs a command as root, if this user may
+
+sub root {
+    my (@command) = @_;
+
+    unshift @command, 'sudo', '-n' if $> != 0;
+
+    my $pid = fork() // die "fork: $!";
+
+    if ($pid == 0) {
+        open STDERR, '>', '/dev/null';
+        exec @command or POSIX::_exit(1);
+    }
+
+    waitpid $pid, 0;
+
+    return $? == 0;
 }
