@@ -77,23 +77,20 @@ ngx_int_t
 ngx_http_ratelimit_elastic_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_elastic_t *elastic, void *tag)
 {
+    size_t     size;
     ngx_str_t  name;
 
     /* no zone of a configuration has a colon in its name */
 
     ngx_str_set(&name, "ratelimit:elastic");
 
-    elastic->shm_zone = ngx_shared_memory_add(cf, &name,
-                                   sizeof(ngx_http_ratelimit_elastic_shared_t)
-                                   + 8 * ngx_pagesize,
-                                   tag);
-    if (elastic->shm_zone == NULL) {
-        return NGX_ERROR;
-    }
+    size = sizeof(ngx_http_ratelimit_elastic_shared_t) + 8 * ngx_pagesize;
 
-    elastic->shm_zone->init = ngx_http_ratelimit_elastic_init_zone;
+    elastic->shm_zone = ngx_http_ratelimit_shm_add(cf, &name, size, tag,
+                                        ngx_http_ratelimit_elastic_init_zone,
+                                        NULL);
 
-    return NGX_OK;
+    return elastic->shm_zone ? NGX_OK : NGX_ERROR;
 }
 
 

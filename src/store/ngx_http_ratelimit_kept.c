@@ -42,22 +42,16 @@ static ngx_uint_t ngx_http_ratelimit_zone_goes_on(
 ngx_int_t
 ngx_http_ratelimit_kept_declare(ngx_conf_t *cf, void *tag)
 {
-    ngx_str_t        name;
-    ngx_shm_zone_t  *shm_zone;
+    size_t     size;
+    ngx_str_t  name;
 
     ngx_str_set(&name, "ratelimit:kept");
 
-    shm_zone = ngx_shared_memory_add(cf, &name,
-                                     sizeof(ngx_http_ratelimit_kept_memory_t)
-                                     + ngx_pagesize,
-                                     tag);
-    if (shm_zone == NULL) {
-        return NGX_ERROR;
-    }
+    size = sizeof(ngx_http_ratelimit_kept_memory_t) + ngx_pagesize;
 
-    shm_zone->init = ngx_http_ratelimit_kept_init;
-
-    return NGX_OK;
+    return ngx_http_ratelimit_shm_add(cf, &name, size, tag,
+                                      ngx_http_ratelimit_kept_init, NULL)
+           ? NGX_OK : NGX_ERROR;
 }
 
 
@@ -68,7 +62,7 @@ ngx_http_ratelimit_kept_init(ngx_shm_zone_t *shm_zone, void *data)
         ngx_http_ratelimit_shm_clear(shm_zone);
     }
 
-    /* what the next one is told by */
+    /* not NULL: to the next configuration the memory is not new */
 
     shm_zone->data = shm_zone->shm.addr;
 
@@ -76,26 +70,13 @@ ngx_http_ratelimit_kept_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
-/* NULL if nothing is kept: the memory is known by its init handler */
+/* NULL if nothing is kept */
 
 static ngx_slab_pool_t *
 ngx_http_ratelimit_kept_pool(ngx_cycle_t *cycle)
 {
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_shm_zone_t   *shm_zone;
-
-    for (part = &cycle->shared_memory.part; part; part = part->next) {
-        shm_zone = part->elts;
-
-        for (i = 0; i < part->nelts; i++) {
-            if (shm_zone[i].init == ngx_http_ratelimit_kept_init) {
-                return (ngx_slab_pool_t *) shm_zone[i].shm.addr;
-            }
-        }
-    }
-
-    return NULL;
+    return (ngx_slab_pool_t *)
+           ngx_http_ratelimit_shm_find(cycle, ngx_http_ratelimit_kept_init);
 }
 
 

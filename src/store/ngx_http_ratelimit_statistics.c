@@ -499,27 +499,16 @@ ngx_http_ratelimit_statistics_activate(ngx_cycle_t *cycle, ngx_array_t *zones)
 }
 
 
-/* NULL if there are none: they are known by their init handler */
+/* NULL if there are none */
 
 static ngx_http_ratelimit_statistics_t *
 ngx_http_ratelimit_statistics_of(ngx_cycle_t *cycle)
 {
-    ngx_uint_t        i;
-    ngx_list_part_t  *part;
-    ngx_shm_zone_t   *shm_zone;
+    u_char  *p;
 
-    for (part = &cycle->shared_memory.part; part; part = part->next) {
-        shm_zone = part->elts;
+    p = ngx_http_ratelimit_shm_find(cycle, ngx_http_ratelimit_statistics_init);
 
-        for (i = 0; i < part->nelts; i++) {
-            if (shm_zone[i].init == ngx_http_ratelimit_statistics_init) {
-                return (ngx_http_ratelimit_statistics_t *)
-                       (shm_zone[i].shm.addr + ngx_pagesize);
-            }
-        }
-    }
-
-    return NULL;
+    return p ? (ngx_http_ratelimit_statistics_t *) (p + ngx_pagesize) : NULL;
 }
 
 

@@ -321,6 +321,10 @@ uint64_t ngx_http_ratelimit_store_not_logged(ngx_http_ratelimit_zone_t *zone);
 ngx_shm_zone_t *ngx_http_ratelimit_shm_add(ngx_conf_t *cf, ngx_str_t *name,
     size_t size, void *tag, ngx_shm_zone_init_pt init, void *data);
 
+/* memory that is known by its init handler, NULL if there is none */
+u_char *ngx_http_ratelimit_shm_find(ngx_cycle_t *cycle,
+    ngx_shm_zone_init_pt init);
+
 /* whether both have the same bytes */
 ngx_uint_t ngx_http_ratelimit_is_same(const ngx_str_t *one,
     const ngx_str_t *two);

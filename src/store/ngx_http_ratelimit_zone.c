@@ -566,6 +566,27 @@ ngx_http_ratelimit_shm_add(ngx_conf_t *cf, ngx_str_t *name, size_t size,
 }
 
 
+u_char *
+ngx_http_ratelimit_shm_find(ngx_cycle_t *cycle, ngx_shm_zone_init_pt init)
+{
+    ngx_uint_t        i;
+    ngx_list_part_t  *part;
+    ngx_shm_zone_t   *shm_zone;
+
+    for (part = &cycle->shared_memory.part; part; part = part->next) {
+        shm_zone = part->elts;
+
+        for (i = 0; i < part->nelts; i++) {
+            if (shm_zone[i].init == init) {
+                return shm_zone[i].shm.addr;
+            }
+        }
+    }
+
+    return NULL;
+}
+
+
 ngx_uint_t
 ngx_http_ratelimit_is_same(const ngx_str_t *one, const ngx_str_t *two)
 {
