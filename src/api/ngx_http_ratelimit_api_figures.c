@@ -49,43 +49,43 @@ const ngx_http_ratelimit_api_figure_t
 
     { "changes", "redis_breaker_changes", NGX_HTTP_RATELIMIT_COUNTER,
       "How often the server was marked down or up.",
-      ngx_http_ratelimit_redis_field(changes) },
+      ngx_http_ratelimit_redis_field(counters.changes) },
 
     { "commands", "redis_commands", NGX_HTTP_RATELIMIT_COUNTER,
       "Commands that were sent to the server.",
-      ngx_http_ratelimit_redis_field(commands) },
+      ngx_http_ratelimit_redis_field(counters.commands) },
 
     { "timeouts", "redis_timeouts", NGX_HTTP_RATELIMIT_COUNTER,
       "Commands that the server did not answer in time.",
-      ngx_http_ratelimit_redis_field(timeouts) },
+      ngx_http_ratelimit_redis_field(counters.timeouts) },
 
     { "errors", "redis_errors", NGX_HTTP_RATELIMIT_COUNTER,
       "Commands that were answered by an error, or lost with a connection.",
-      ngx_http_ratelimit_redis_field(errors) },
+      ngx_http_ratelimit_redis_field(counters.errors) },
 
     { "fallbacks", "redis_fallbacks", NGX_HTTP_RATELIMIT_COUNTER,
       "Decisions that were made without the server, as it did not answer.",
-      ngx_http_ratelimit_redis_field(fallbacks) },
+      ngx_http_ratelimit_redis_field(counters.fallbacks) },
 
     { "denied", "redis_denied", NGX_HTTP_RATELIMIT_COUNTER,
       "Refusals that were known, so that the server was not asked.",
-      ngx_http_ratelimit_redis_field(denied) },
+      ngx_http_ratelimit_redis_field(counters.denied) },
 
     { "sync_batches", "redis_sync_batches", NGX_HTTP_RATELIMIT_COUNTER,
       "Batches of write-back that the server has counted.",
-      ngx_http_ratelimit_redis_field(sync_batches) },
+      ngx_http_ratelimit_redis_field(counters.sync_batches) },
 
     { "sync_deltas", "redis_sync_deltas", NGX_HTTP_RATELIMIT_COUNTER,
       "Deltas in the batches that the server has counted.",
-      ngx_http_ratelimit_redis_field(sync_deltas) },
+      ngx_http_ratelimit_redis_field(counters.sync_deltas) },
 
     { "sync_repeated", "redis_sync_repeated", NGX_HTTP_RATELIMIT_COUNTER,
       "Batches that were sent again, as there was no answer.",
-      ngx_http_ratelimit_redis_field(sync_repeated) },
+      ngx_http_ratelimit_redis_field(counters.sync_repeated) },
 
     { "sync_dropped", "redis_sync_dropped", NGX_HTTP_RATELIMIT_COUNTER,
       "Deltas that the server will never count.",
-      ngx_http_ratelimit_redis_field(sync_dropped) },
+      ngx_http_ratelimit_redis_field(counters.sync_dropped) },
 
     { "sync_pending", "redis_sync_pending", NGX_HTTP_RATELIMIT_GAUGE,
       "Deltas that the server has not counted yet.",

@@ -499,7 +499,7 @@ ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *metrics,
     count = 0;
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_LATENCIES; i++) {
-        count += figures->latency[i];
+        count += figures->counters.latency[i];
 
         ngx_http_ratelimit_metrics_begin(metrics, name, "_bucket", labels);
         ngx_http_ratelimit_metrics_label(metrics, "le",
@@ -510,5 +510,5 @@ ngx_http_ratelimit_metrics_latency(ngx_http_ratelimit_metrics_t *metrics,
     ngx_http_ratelimit_metrics_begin(metrics, name, "_count", labels);
     ngx_http_ratelimit_metrics_number(metrics, count);
     ngx_http_ratelimit_metrics_begin(metrics, name, "_sum", labels);
-    ngx_http_ratelimit_metrics_seconds(metrics, figures->latency_sum);
+    ngx_http_ratelimit_metrics_seconds(metrics, figures->counters.latency_sum);
 }

@@ -79,7 +79,7 @@ ngx_http_ratelimit_api_latency(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_json_open(text, '{');
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_LATENCIES; i++) {
-        count += figures->latency[i];
+        count += figures->counters.latency[i];
 
         ngx_http_ratelimit_json_name(text, ngx_http_ratelimit_latencies[i]);
         ngx_http_ratelimit_json_number(text, count);
@@ -89,6 +89,6 @@ ngx_http_ratelimit_api_latency(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_json_name(text, "count");
     ngx_http_ratelimit_json_number(text, count);
     ngx_http_ratelimit_json_name(text, "sum");
-    ngx_http_ratelimit_json_seconds(text, figures->latency_sum);
+    ngx_http_ratelimit_json_seconds(text, figures->counters.latency_sum);
     ngx_http_ratelimit_json_close(text, '}');
 }

@@ -211,8 +211,8 @@ ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
     ngx_str_null(&node);
 
     ngx_http_ratelimit_keep(cycle, &redis->name, &node,
-                            (void *) &redis->shared->commands,
-                            NGX_HTTP_RATELIMIT_REDIS_COUNTERS);
+                            (void *) &redis->shared->counters,
+                            sizeof(ngx_http_ratelimit_redis_counters_t));
 
     if (redis->nodes != NULL) {
         ngx_http_ratelimit_redis_nodes_keep(redis->nodes, cycle);
@@ -232,8 +232,8 @@ ngx_http_ratelimit_redis_take_kept(ngx_cycle_t *cycle,
 
     if (redis->fresh) {
         (void) ngx_http_ratelimit_take_kept(cycle, &redis->name, &node,
-                                         (void *) &redis->shared->commands,
-                                         NGX_HTTP_RATELIMIT_REDIS_COUNTERS);
+                                  (void *) &redis->shared->counters,
+                                  sizeof(ngx_http_ratelimit_redis_counters_t));
     }
 
     return NGX_OK;
@@ -329,7 +329,7 @@ static ngx_int_t
 ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis)
 {
-    ngx_http_ratelimit_redis_shared_t  *shared;
+    ngx_http_ratelimit_redis_counters_t  *counters;
 
     if (redis->nodes != NULL) {
         ngx_http_ratelimit_redis_discovery_close(redis->discovery);
@@ -339,15 +339,15 @@ ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_timeout_remove_all(redis->server);
     ngx_http_ratelimit_redis_server_close(redis->server);
 
-    shared = redis->shared;
+    counters = &redis->shared->counters;
 
     ngx_log_error(NGX_LOG_INFO, cycle->log, 0,
                   "ratelimit: redis \"%V\": %uA commands, %uA timeouts, "
                   "%uA errors, %uA changes of state, %uA fallbacks, "
                   "%uA refusals from the deny cache",
-                  &redis->name, shared->commands, shared->timeouts,
-                  shared->errors, shared->changes, shared->fallbacks,
-                  shared->denied);
+                  &redis->name, counters->commands, counters->timeouts,
+                  counters->errors, counters->changes, counters->fallbacks,
+                  counters->denied);
 
     return NGX_OK;
 }
@@ -398,7 +398,7 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
             return NGX_DONE;
         }
 
-        shared = &node->figures;
+        shared = &node->shared;
 
         endpoint.host.data = node->host;
         endpoint.host.len = ngx_strlen(node->host);
@@ -423,25 +423,8 @@ ngx_http_ratelimit_redis_copy_figures(
     ngx_http_ratelimit_redis_shared_t *shared,
     ngx_http_ratelimit_redis_figures_t *figures)
 {
-    ngx_uint_t  i;
-
     figures->up = !ratelimit_breaker_is_open(&shared->breaker);
-    figures->commands = shared->commands;
-    figures->timeouts = shared->timeouts;
-    figures->errors = shared->errors;
-    figures->changes = shared->changes;
-    figures->fallbacks = shared->fallbacks;
-    figures->denied = shared->denied;
-    figures->latency_sum = shared->latency_sum;
-
-    for (i = 0; i < NGX_HTTP_RATELIMIT_LATENCIES; i++) {
-        figures->latency[i] = shared->latency[i];
-    }
-
-    figures->sync_batches = shared->sync_batches;
-    figures->sync_deltas = shared->sync_deltas;
-    figures->sync_repeated = shared->sync_repeated;
-    figures->sync_dropped = shared->sync_dropped;
+    figures->counters = shared->counters;
     figures->sync_pending = 0;
     figures->sync_age = 0;
 }

@@ -104,31 +104,8 @@ typedef struct {
     ngx_atomic_t                    offset;   /* ms by which Redis' clock is
                                                  ahead, 0: not known */
 
-    /* from here on counters, which are kept if this is dropped */
-
-    ngx_atomic_t                    commands;
-    ngx_atomic_t                    timeouts;
-    ngx_atomic_t                    errors;
-    ngx_atomic_t                    changes;  /* of the breaker */
-    ngx_atomic_t                    fallbacks;
-    ngx_atomic_t                    denied;   /* by the deny cache */
-
-    ngx_atomic_t                    latency[NGX_HTTP_RATELIMIT_LATENCIES];
-    ngx_atomic_t                    latency_sum;  /* microseconds */
-
-    /* of write-back */
-    ngx_atomic_t                    sync_batches;  /* counted by Redis */
-    ngx_atomic_t                    sync_deltas;   /* in these */
-    ngx_atomic_t                    sync_repeated; /* batches sent again */
-    ngx_atomic_t                    sync_dropped;  /* deltas that are lost */
+    ngx_http_ratelimit_redis_counters_t  counters;
 } ngx_http_ratelimit_redis_shared_t;
-
-
-/* bytes of its counters */
-
-#define NGX_HTTP_RATELIMIT_REDIS_COUNTERS                                     \
-    (sizeof(ngx_http_ratelimit_redis_shared_t)                                \
-     - offsetof(ngx_http_ratelimit_redis_shared_t, commands))
 
 
 /* strings are terminated, secrets must not be logged */

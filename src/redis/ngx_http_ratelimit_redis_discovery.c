@@ -89,10 +89,10 @@ ngx_http_ratelimit_redis_discovery_create(ngx_conf_t *cf,
 
     discovery->seeds = ngx_pcalloc(cf->pool, discovery->nseeds
                                 * sizeof(ngx_http_ratelimit_redis_server_t *));
-    discovery->figures = ngx_pcalloc(cf->pool, discovery->nseeds
+    discovery->shared = ngx_pcalloc(cf->pool, discovery->nseeds
                                 * sizeof(ngx_http_ratelimit_redis_shared_t));
 
-    if (discovery->seeds == NULL || discovery->figures == NULL
+    if (discovery->seeds == NULL || discovery->shared == NULL
         || discovery->kind->create(cf, redis, &discovery->text) != NGX_OK)
     {
         return NGX_ERROR;
@@ -142,7 +142,7 @@ ngx_http_ratelimit_redis_create_seed(ngx_conf_t *cf,
                  - p;
 
     seed->nconnections = 1;
-    seed->owner.shared = &discovery->figures[i];
+    seed->owner.shared = &discovery->shared[i];
 
     if (redis->sentinel.len) {
         seed->owner.login = &redis->sentinel_login;

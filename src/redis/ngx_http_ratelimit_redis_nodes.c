@@ -323,7 +323,7 @@ ngx_http_ratelimit_redis_new_server(ngx_http_ratelimit_redis_nodes_t *nodes,
     server->id = node->id;
     server->used = ngx_current_msec;
     server->on_trouble = nodes->on_trouble;
-    server->owner.shared = &node->figures;
+    server->owner.shared = &node->shared;
 
     ngx_http_ratelimit_redis_locate(server, node);
 
@@ -392,7 +392,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
         node->id = 0;
         ngx_memory_barrier();
 
-        ngx_memzero(&node->figures, sizeof(ngx_http_ratelimit_redis_shared_t));
+        ngx_memzero(&node->shared, sizeof(ngx_http_ratelimit_redis_shared_t));
         node->logged = 0;
         node->port = port;
         node->address[0] = '\0';
@@ -400,9 +400,9 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
 
         ngx_http_ratelimit_redis_name_node(node, text, &name);
         (void) ngx_http_ratelimit_take_kept((ngx_cycle_t *) ngx_cycle,
-                                         &nodes->redis->name, &name,
-                                         (void *) &node->figures.commands,
-                                         NGX_HTTP_RATELIMIT_REDIS_COUNTERS);
+                                  &nodes->redis->name, &name,
+                                  (void *) &node->shared.counters,
+                                  sizeof(ngx_http_ratelimit_redis_counters_t));
 
         ngx_memory_barrier();
         node->id = ++directory->id;
@@ -448,8 +448,8 @@ ngx_http_ratelimit_redis_keep_node(ngx_http_ratelimit_redis_nodes_t *nodes,
 
     ngx_http_ratelimit_redis_name_node(node, text, &name);
     ngx_http_ratelimit_keep(cycle, &nodes->redis->name, &name,
-                            (void *) &node->figures.commands,
-                            NGX_HTTP_RATELIMIT_REDIS_COUNTERS);
+                            (void *) &node->shared.counters,
+                            sizeof(ngx_http_ratelimit_redis_counters_t));
 }
 
 
@@ -635,7 +635,7 @@ ngx_http_ratelimit_redis_nodes_down(ngx_http_ratelimit_redis_nodes_t *nodes)
 
     for (i = 0; i < directory->nnodes; i++) {
         if (used[i]
-            && ratelimit_breaker_is_open(&directory->nodes[i].figures.breaker))
+            && ratelimit_breaker_is_open(&directory->nodes[i].shared.breaker))
         {
             return 1;
         }
@@ -682,7 +682,7 @@ ngx_http_ratelimit_redis_nodes_pick(ngx_http_ratelimit_redis_nodes_t *nodes,
 
         if (used[i]
             && !(well && ratelimit_breaker_has_failed(
-                                       &directory->nodes[i].figures.breaker)))
+                                       &directory->nodes[i].shared.breaker)))
         {
             return ngx_http_ratelimit_redis_node_server(nodes, i + 1);
         }

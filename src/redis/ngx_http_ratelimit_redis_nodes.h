@@ -17,7 +17,7 @@
 /* a server that was found, in shared memory; all is set before the id */
 
 typedef struct {
-    ngx_http_ratelimit_redis_shared_t  figures;
+    ngx_http_ratelimit_redis_shared_t  shared;
     ngx_atomic_t                    id;       /* of this endpoint; 0: free */
     ngx_atomic_t                    told;     /* when it was, msec */
     ngx_atomic_t                    logged;   /* that it is in use */
@@ -173,7 +173,7 @@ struct ngx_http_ratelimit_redis_discovery_s {
     ngx_str_t                       text;     /* of the question */
     ngx_uint_t                      nseeds;
     ngx_http_ratelimit_redis_server_t  **seeds;  /* of the URLs */
-    ngx_http_ratelimit_redis_shared_t  *figures; /* of the seeds */
+    ngx_http_ratelimit_redis_shared_t  *shared;  /* of the seeds */
 
     ngx_http_ratelimit_redis_question_t  *question;  /* or NULL */
     ngx_uint_t                      attempt;  /* of the current round */

@@ -450,7 +450,7 @@ ngx_http_ratelimit_redis_report_add(void *data,
     row->item = item;
 
     if (copy->repeated) {
-        ngx_atomic_fetch_add(&zone->redis->shared->sync_repeated, 1);
+        ngx_atomic_fetch_add(&zone->redis->shared->counters.sync_repeated, 1);
     }
 
     return ++batch->n < batch->max;
@@ -544,8 +544,9 @@ static void
 ngx_http_ratelimit_redis_report_failed(ngx_http_ratelimit_redis_batch_t *batch,
     ngx_int_t rc)
 {
-    unsigned               n;
-    ratelimit_ledger_id_t  id;
+    unsigned                     n;
+    ratelimit_ledger_id_t        id;
+    ngx_http_ratelimit_redis_t  *redis;
 
     if (rc != NGX_DECLINED || ngx_http_ratelimit_self == 0) {
         return;
@@ -562,7 +563,9 @@ ngx_http_ratelimit_redis_report_failed(ngx_http_ratelimit_redis_batch_t *batch,
     n = ratelimit_ledger_drop(&batch->sync->ledger, &id, batch->numbers[0],
                               ngx_http_ratelimit_self);
 
-    ngx_atomic_fetch_add(&batch->sync->zone->redis->shared->sync_dropped, n);
+    redis = batch->sync->zone->redis;
+
+    ngx_atomic_fetch_add(&redis->shared->counters.sync_dropped, n);
 }
 
 
@@ -661,8 +664,8 @@ ngx_http_ratelimit_redis_apply_grant(ngx_http_ratelimit_sync_t *sync,
     shape = &zone->shape;
 
     if (copy->counted) {
-        ngx_atomic_fetch_add(&zone->redis->shared->sync_batches, 1);
-        ngx_atomic_fetch_add(&zone->redis->shared->sync_deltas,
+        ngx_atomic_fetch_add(&zone->redis->shared->counters.sync_batches, 1);
+        ngx_atomic_fetch_add(&zone->redis->shared->counters.sync_deltas,
                              copy->counted);
     }
 

@@ -154,7 +154,7 @@ ngx_http_ratelimit_redis_sentinel_conclude(
         return NGX_DECLINED;
     }
 
-    replica = nodes->directory->nodes[number - 1].figures.replica;
+    replica = nodes->directory->nodes[number - 1].shared.replica;
 
     if (replica
         && ngx_current_msec - replica < NGX_HTTP_RATELIMIT_REDIS_REPLICA)

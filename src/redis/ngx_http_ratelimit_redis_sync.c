@@ -207,7 +207,7 @@ ngx_http_ratelimit_sync_decide(ngx_http_ratelimit_query_t *q)
         return NGX_OK;
     }
 
-    ngx_atomic_fetch_add(&redis->shared->fallbacks, 1);
+    ngx_atomic_fetch_add(&redis->shared->counters.fallbacks, 1);
 
     return NGX_ERROR;
 }
@@ -604,12 +604,13 @@ ngx_http_ratelimit_sync_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 static void
 ngx_http_ratelimit_sync_local(ngx_http_ratelimit_query_t *q)
 {
-    uint64_t                    now, stamp;
-    ngx_str_t                   name;
-    ngx_uint_t                  i;
-    ratelimit_ledger_id_t       id;
-    ratelimit_ledger_name_t     counter;
-    ngx_http_ratelimit_sync_t  *sync;
+    uint64_t                     now, stamp;
+    ngx_str_t                    name;
+    ngx_uint_t                   i;
+    ratelimit_ledger_id_t        id;
+    ratelimit_ledger_name_t      counter;
+    ngx_http_ratelimit_sync_t   *sync;
+    ngx_http_ratelimit_redis_t  *redis;
 
     now = (uint64_t) ngx_current_msec * 1000;
 
@@ -634,7 +635,8 @@ ngx_http_ratelimit_sync_local(ngx_http_ratelimit_query_t *q)
                                    q->items[i].cost, stamp, now,
                                    ngx_http_ratelimit_self))
         {
-            ngx_atomic_fetch_add(&sync->zone->redis->shared->sync_dropped, 1);
+            redis = sync->zone->redis;
+            ngx_atomic_fetch_add(&redis->shared->counters.sync_dropped, 1);
         }
 
         sync->timer.cancelable = 0;

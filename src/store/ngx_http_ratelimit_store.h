@@ -369,27 +369,36 @@ ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
     (1 ngx_http_ratelimit_each_latency(ngx_http_ratelimit_latency_one))
 
 
-/* what is known of a server of a Redis */
+/* of a server of a Redis; kept if that is gone */
+
+typedef struct {
+    ngx_atomic_t                    commands;
+    ngx_atomic_t                    timeouts;
+    ngx_atomic_t                    errors;
+    ngx_atomic_t                    changes;  /* of the breaker */
+    ngx_atomic_t                    fallbacks;
+    ngx_atomic_t                    denied;   /* by the deny cache */
+    ngx_atomic_t                    latency[NGX_HTTP_RATELIMIT_LATENCIES];
+    ngx_atomic_t                    latency_sum;  /* microseconds */
+
+    /* of write-back, for all servers of the Redis together */
+    ngx_atomic_t                    sync_batches;  /* counted by Redis */
+    ngx_atomic_t                    sync_deltas;   /* in these */
+    ngx_atomic_t                    sync_repeated; /* batches sent again */
+    ngx_atomic_t                    sync_dropped;  /* deltas that are lost */
+} ngx_http_ratelimit_redis_counters_t;
+
+
+/* what is known of it */
 
 typedef struct {
     ngx_str_t                       name;     /* of the Redis */
     ngx_str_t                       address;
     uint64_t                        up;       /* the breaker is closed */
-    uint64_t                        commands;
-    uint64_t                        timeouts;
-    uint64_t                        errors;
-    uint64_t                        changes;  /* of the breaker */
-    uint64_t                        fallbacks;
-    uint64_t                        denied;   /* by the deny cache */
-    uint64_t                        latency[NGX_HTTP_RATELIMIT_LATENCIES];
-    uint64_t                        latency_sum;  /* microseconds */
+    ngx_http_ratelimit_redis_counters_t  counters;
 
     /* of write-back, for all servers of the Redis together */
-    uint64_t                        sync_batches;  /* counted by Redis */
-    uint64_t                        sync_deltas;   /* in these */
-    uint64_t                        sync_repeated; /* batches sent again */
-    uint64_t                        sync_dropped;  /* deltas that are lost */
-    uint64_t                        sync_pending;  /* not counted yet */
+    uint64_t                        sync_pending;  /* deltas not counted yet */
     uint64_t                        sync_age;      /* of the oldest of these,
                                                       microseconds */
 } ngx_http_ratelimit_redis_figures_t;
