@@ -468,6 +468,11 @@ sub source_api {
         push @metrics, $kind eq 'COUNTER' ? "${name}_total" : $name;
     }
 
+    while ($code =~ /^ +ngx_http_ratelimit_redis_counter\((\w+),/mg) {
+        push @fields, $1;
+        push @metrics, "redis_${1}_total";
+    }
+
     while ($code =~ /_metrics_family\(metrics,([^;]*);/g) {
         my ($name, $type) = $1 =~ /"(\w+)",\s+(?:[^",]+)?"(\w+)"/ or next;
 

@@ -40,6 +40,10 @@ const ngx_http_ratelimit_api_figure_t
 #define ngx_http_ratelimit_redis_field(field)                                 \
     offsetof(ngx_http_ratelimit_redis_figures_t, field)
 
+#define ngx_http_ratelimit_redis_counter(name, help)                          \
+    { #name, "redis_" #name, NGX_HTTP_RATELIMIT_COUNTER, help,                \
+      ngx_http_ratelimit_redis_field(counters.name) }
+
 const ngx_http_ratelimit_api_figure_t
     ngx_http_ratelimit_api_redis_figures[] = {
 
@@ -51,41 +55,32 @@ const ngx_http_ratelimit_api_figure_t
       "How often the server was marked down or up.",
       ngx_http_ratelimit_redis_field(counters.changes) },
 
-    { "commands", "redis_commands", NGX_HTTP_RATELIMIT_COUNTER,
-      "Commands that were sent to the server.",
-      ngx_http_ratelimit_redis_field(counters.commands) },
+    ngx_http_ratelimit_redis_counter(commands,
+        "Commands that were sent to the server."),
 
-    { "timeouts", "redis_timeouts", NGX_HTTP_RATELIMIT_COUNTER,
-      "Commands that the server did not answer in time.",
-      ngx_http_ratelimit_redis_field(counters.timeouts) },
+    ngx_http_ratelimit_redis_counter(timeouts,
+        "Commands that the server did not answer in time."),
 
-    { "errors", "redis_errors", NGX_HTTP_RATELIMIT_COUNTER,
-      "Commands that were answered by an error, or lost with a connection.",
-      ngx_http_ratelimit_redis_field(counters.errors) },
+    ngx_http_ratelimit_redis_counter(errors,
+        "Commands that were answered by an error, or lost with a connection."),
 
-    { "fallbacks", "redis_fallbacks", NGX_HTTP_RATELIMIT_COUNTER,
-      "Decisions that were made without the server, as it did not answer.",
-      ngx_http_ratelimit_redis_field(counters.fallbacks) },
+    ngx_http_ratelimit_redis_counter(fallbacks,
+        "Decisions that were made without the server, as it did not answer."),
 
-    { "denied", "redis_denied", NGX_HTTP_RATELIMIT_COUNTER,
-      "Refusals that were known, so that the server was not asked.",
-      ngx_http_ratelimit_redis_field(counters.denied) },
+    ngx_http_ratelimit_redis_counter(denied,
+        "Refusals that were known, so that the server was not asked."),
 
-    { "sync_batches", "redis_sync_batches", NGX_HTTP_RATELIMIT_COUNTER,
-      "Batches of write-back that the server has counted.",
-      ngx_http_ratelimit_redis_field(counters.sync_batches) },
+    ngx_http_ratelimit_redis_counter(sync_batches,
+        "Batches of write-back that the server has counted."),
 
-    { "sync_deltas", "redis_sync_deltas", NGX_HTTP_RATELIMIT_COUNTER,
-      "Deltas in the batches that the server has counted.",
-      ngx_http_ratelimit_redis_field(counters.sync_deltas) },
+    ngx_http_ratelimit_redis_counter(sync_deltas,
+        "Deltas in the batches that the server has counted."),
 
-    { "sync_repeated", "redis_sync_repeated", NGX_HTTP_RATELIMIT_COUNTER,
-      "Batches that were sent again, as there was no answer.",
-      ngx_http_ratelimit_redis_field(counters.sync_repeated) },
+    ngx_http_ratelimit_redis_counter(sync_repeated,
+        "Batches that were sent again, as there was no answer."),
 
-    { "sync_dropped", "redis_sync_dropped", NGX_HTTP_RATELIMIT_COUNTER,
-      "Deltas that the server will never count.",
-      ngx_http_ratelimit_redis_field(counters.sync_dropped) },
+    ngx_http_ratelimit_redis_counter(sync_dropped,
+        "Deltas that the server will never count."),
 
     { "sync_pending", "redis_sync_pending", NGX_HTTP_RATELIMIT_GAUGE,
       "Deltas that the server has not counted yet.",
