@@ -355,7 +355,7 @@ ngx_http_ratelimit_api_key_plan(ngx_http_ratelimit_api_key_t *ctx,
 /*
  * The rates that the zone has met, or their periods: where the limit makes no
  * difference to the counter it is taken to be as large as can be, so that the
- * figures tell what was used.
+ * figures show what was used.
  */
 
 static ngx_int_t

@@ -179,7 +179,7 @@ typedef struct {
  */
 
 typedef enum {
-    RATELIMIT_FORM_OTHER = 0,       /* only the algorithm can tell */
+    RATELIMIT_FORM_OTHER = 0,       /* only the algorithm knows */
     RATELIMIT_FORM_TIME_COUNT,      /* two: a time and a count */
     RATELIMIT_FORM_SUB_WINDOWS      /* the index of the newest sub-window, then
                                        the counters, ratelimit_counters.h */
@@ -232,7 +232,7 @@ typedef void (*ratelimit_settle_pt)(const ratelimit_shape_t *shape,
  * stamps    how many stamps may count at a time; NULL if they are times.
  * expires   the time from which on the state equals one never seen.
  * past      states whose first word is below this have expired; the period is
- *           0 if it is not known.  NULL if only expires can tell.
+ *           0 if it is not known.  NULL if only expires knows.
  * size      bytes of a state, a multiple of 8.
  * fit       makes the shape large enough for a rule with this ceiling (or
  *           capacity); NULL if all shapes are.

@@ -94,7 +94,7 @@ uint32_t ngx_http_ratelimit_elastic_connections_usage(
 
 /*
  * Processor time of the cgroup if it has a quota, or of the machine.  Returns
- * a number that tells one source from another, 0 if none can be read.
+ * the number of the source, 0 if none can be read.
  */
 ngx_uint_t ngx_http_ratelimit_elastic_read_cpu(ratelimit_cpu_t *cpu);
 

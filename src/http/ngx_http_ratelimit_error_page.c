@@ -58,7 +58,7 @@ ngx_http_ratelimit_preaccess_handler(ngx_http_request_t *r)
 /*
  * Whether an error page has led the request here; if not, it was a module, as
  * "ngx.exec" of Lua does it.  With recursive_error_pages a page that leaves the
- * status to its location can't be told from that.
+ * status to its location looks the same.
  */
 
 static ngx_uint_t

@@ -194,7 +194,7 @@ typedef enum {
 
 
 /*
- * The owner of a connection, and what it is told.
+ * The owner of a connection, and the handlers that it is called by.
  *
  * on_unreachable  it could not be made, or is silent: another address may do
  * on_error        why it is closed, with what the server said, or NULL
@@ -768,8 +768,8 @@ void ngx_http_ratelimit_redis_learn_clock(ngx_http_ratelimit_redis_t *redis,
     uint64_t time, ngx_msec_t sent);
 
 /*
- * Redis has answered about a counter: what it has counted, and what it has not
- * been told yet, is counted here.
+ * Redis has answered about a counter: what it has counted, and what is not
+ * reported yet, is counted here.
  */
 void ngx_http_ratelimit_redis_apply_grant(ngx_http_ratelimit_sync_t *sync,
     ratelimit_ledger_id_t *id, ratelimit_grant_t *grant,

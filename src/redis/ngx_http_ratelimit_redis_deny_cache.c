@@ -321,9 +321,9 @@ ngx_http_ratelimit_redis_deny_cache_shared(ngx_http_ratelimit_query_t *q,
 
 /*
  * In the last second of a refusal Redis is asked; from a shorter refusal the
- * age of the reply and the lag of the clock are subtracted.  The client is not
- * told a time that is too short: retry is rounded up to the next millisecond,
- * and what lies between it and reset to whole seconds.
+ * age of the reply and the lag of the clock are subtracted.  The client's times
+ * are never too short: retry is rounded up to the next millisecond, and what
+ * lies between it and reset to whole seconds.
  */
 
 static void

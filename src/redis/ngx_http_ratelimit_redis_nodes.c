@@ -412,7 +412,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
         ngx_cpystrn(node->address, address->data, address->len + 1);
     }
 
-    node->told = ngx_current_msec;
+    node->listed = ngx_current_msec;
 
     ngx_shmtx_unlock(nodes->mutex);
 
@@ -509,7 +509,7 @@ ngx_http_ratelimit_redis_free_node(
             return node;
         }
 
-        age = ngx_current_msec - node->told;
+        age = ngx_current_msec - node->listed;
 
         if (!used[i] && age >= oldest) {
             oldest = age;

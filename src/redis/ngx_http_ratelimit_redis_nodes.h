@@ -19,7 +19,7 @@
 typedef struct {
     ngx_http_ratelimit_redis_shared_t  shared;
     ngx_atomic_t                    id;       /* of this endpoint; 0: free */
-    ngx_atomic_t                    told;     /* when it was, msec */
+    ngx_atomic_t                    listed;   /* by a reply, when, msec */
     ngx_atomic_t                    logged;   /* that it is in use */
     in_port_t                       port;
     u_char                          host[RATELIMIT_CLUSTER_HOST + 1];
@@ -92,7 +92,7 @@ ngx_http_ratelimit_redis_server_t *ngx_http_ratelimit_redis_node_server(
 /*
  * The number of the node that has this endpoint, from 1 on.  It is a new one if
  * none has; 0 if there are too many.  The address of a host name is empty if it
- * was not told.
+ * is not known.
  */
 ngx_uint_t ngx_http_ratelimit_redis_nodes_add(
     ngx_http_ratelimit_redis_nodes_t *nodes, ngx_str_t *host, in_port_t port,

@@ -449,7 +449,7 @@ ngx_http_ratelimit_redis_follow(ngx_http_ratelimit_redis_command_t *command,
 
 
 /*
- * A resolver tells where it is, or the map, but that is not the address of a
+ * A resolver knows where it is, or the map, but that is not the address of a
  * node which has no hash slots yet.
  */
 
@@ -466,7 +466,7 @@ ngx_http_ratelimit_redis_find_node(ngx_http_ratelimit_redis_server_t *server,
 
         ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0,
                       "ratelimit: redis \"%V\" asks \"%V\" about some keys, "
-                      "which needs a resolver until the cluster tells its "
+                      "which needs a resolver until the cluster announces its "
                       "address", &redis->name, &server->endpoint.host);
     }
 

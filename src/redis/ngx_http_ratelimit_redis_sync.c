@@ -484,7 +484,7 @@ ngx_http_ratelimit_sync_settle(ngx_http_ratelimit_query_t *q,
 }
 
 
-/* of what has no account in the ledger, Redis was told */
+/* what has no account in the ledger is refunded by Redis */
 
 static void
 ngx_http_ratelimit_sync_refund(ngx_http_ratelimit_query_t *q)
@@ -533,7 +533,7 @@ ngx_http_ratelimit_sync_refund_item(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 }
 
 
-/* Redis is told of it with the next report, whatever was leased */
+/* the next report has it, whatever was leased */
 
 static void
 ngx_http_ratelimit_sync_debit(ngx_http_ratelimit_query_t *q)
@@ -599,7 +599,7 @@ ngx_http_ratelimit_sync_use(ngx_conf_t *cf, ngx_http_ratelimit_use_t *use)
 }
 
 
-/* Redis could not be asked, and will be told when it can */
+/* Redis could not be asked: what was admitted is reported later */
 
 static void
 ngx_http_ratelimit_sync_local(ngx_http_ratelimit_query_t *q)

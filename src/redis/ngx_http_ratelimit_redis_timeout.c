@@ -195,7 +195,7 @@ ngx_http_ratelimit_redis_permit(ngx_http_ratelimit_redis_server_t *server)
 
 
 /*
- * While the server is marked down, a probe alone can tell that it is well: it
+ * While the server is marked down, only a probe shows that it works: a probe
  * writes, which is more than other commands may have done.
  */
 

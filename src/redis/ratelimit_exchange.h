@@ -1,6 +1,6 @@
 
 /*
- * What a machine that decides by itself and Redis tell one another, as bytes:
+ * What a machine that decides by itself and Redis exchange, as bytes:
  * src/redis/lua/sync.lua is the other side.
  */
 

@@ -98,8 +98,8 @@ typedef enum {
 typedef struct {
     uint64_t                        number;   /* of the batch that it was sent,
                                                  0 without one */
-    uint64_t                        spent;    /* as far as it was told in a
-                                                 question; 0 if that was none */
+    uint64_t                        spent;    /* as far as the question
+                                                 said; 0 if there was none */
     uint64_t                        asked;    /* time at which it was */
     unsigned                        question;
     const ratelimit_grant_t        *grant;
@@ -183,15 +183,15 @@ unsigned ratelimit_ledger_drop(ratelimit_ledger_t *ledger,
 void ratelimit_ledger_forget(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_id_t *id, uint32_t me);
 
-/* whether it is time to report, which one process of all is told */
+/* whether it is time to report: one process of all gets 1 */
 int ratelimit_ledger_due(ratelimit_ledger_t *ledger, uint64_t now);
 
 /* whether all that was charged is counted */
 int ratelimit_ledger_clean(const ratelimit_ledger_t *ledger);
 
 /*
- * A process stays, and will report; or it leaves, and is told whether another
- * one stays that lives.
+ * A process stays, and will report; or it leaves, which returns whether another
+ * one that lives stays.
  */
 void ratelimit_ledger_stay(ratelimit_ledger_t *ledger, uint32_t me);
 int ratelimit_ledger_leave(ratelimit_ledger_t *ledger, uint32_t me);

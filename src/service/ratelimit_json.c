@@ -314,7 +314,7 @@ ratelimit_json_escape(ratelimit_json_t *in)
         }
     }
 
-    return (uint32_t) ratelimit_json_error(in, "a surrogate has no other");
+    return (uint32_t) ratelimit_json_error(in, "a surrogate has no partner");
 }
 
 

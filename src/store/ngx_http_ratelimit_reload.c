@@ -5,7 +5,7 @@
  * workers know only the old table and go on using it, so all workers count in
  * the old table until the last old worker has exited.
  *
- * The kernel tells when that is: the workers of a generation inherit the
+ * The kernel reports when that is: the workers of a generation inherit the
  * writing end of a pipe, which the master closes when it starts the next
  * generation; poll() reports POLLHUP when the last of them has exited.
  */

@@ -87,8 +87,8 @@ typedef struct {
 typedef enum {
     NGX_HTTP_RATELIMIT_SHM = 0,
     NGX_HTTP_RATELIMIT_REDIS,
-    NGX_HTTP_RATELIMIT_SYNC,              /* in shared memory, and Redis is
-                                             told later; or it was asked */
+    NGX_HTTP_RATELIMIT_SYNC,              /* in shared memory, and reported
+                                             to Redis; or Redis was asked */
     NGX_HTTP_RATELIMIT_LOCAL,             /* in shared memory, for Redis */
     NGX_HTTP_RATELIMIT_UNASKED            /* nowhere: the store had failed */
 } ngx_http_ratelimit_backend_e;
@@ -221,8 +221,9 @@ struct ngx_http_ratelimit_zone_s {
     ngx_str_t                       redis_name;  /* as configured, or empty */
     ngx_uint_t                      top;       /* refused keys that are
                                                   remembered */
-    ngx_msec_t                      sync;      /* Redis is told so often, 0:
-                                                  asked for each decision */
+    ngx_msec_t                      sync;      /* time between reports to
+                                                  Redis; 0: it is asked for
+                                                  each decision */
     ratelimit_shape_t               shape;
     uint32_t                        packed;    /* counts permit packed states */
 
@@ -242,15 +243,15 @@ struct ngx_http_ratelimit_zone_s {
     ngx_array_t                     tallies;   /* ngx_http_ratelimit_tally_t */
     ngx_shm_zone_t                 *top_zone;  /* of refused keys, or NULL */
     ngx_http_ratelimit_top_lane_t  *top_lane;  /* this worker's, or NULL */
-    ngx_event_t                    *log_timer; /* of a worker: tells of lines
-                                                  that were not logged */
-    ngx_uint_t                      log_level; /* of what it tells */
+    ngx_event_t                    *log_timer; /* of a worker: logs how many
+                                                  lines were not logged */
+    ngx_uint_t                      log_level; /* of that */
     ngx_shm_zone_t                 *shm_zone;
     ngx_shm_zone_t                 *lifelines;
     struct ratelimit_table_s       *table;
     struct ratelimit_deny_cache_s  *deny_cache;  /* of Redis' refusals */
-    ngx_shm_zone_t                 *ledger;    /* of what Redis is told later,
-                                                  or NULL */
+    ngx_shm_zone_t                 *ledger;    /* of what is reported to
+                                                  Redis, or NULL */
     struct ngx_http_ratelimit_sync_s  *exchange;  /* what a worker has of it */
     ngx_atomic_t                   *offset;    /* ms by which the clock of its
                                                   counters is ahead, or NULL;

@@ -19,14 +19,14 @@
 #define RATELIMIT_EVICT_NEVER     (2 * RATELIMIT_EPOCHS)
 
 
-/* what tells that a counter has expired */
+/* what shows that a counter has expired */
 
 typedef enum {
     RATELIMIT_EVICT_BY_WORD = 0,  /* its word is below a bound */
     RATELIMIT_EVICT_BY_LINE,      /* the first word of a state of the usual
                                      size in the line is */
     RATELIMIT_EVICT_BY_STATE,     /* the first word of any other is */
-    RATELIMIT_EVICT_BY_TIME       /* only the algorithm can tell */
+    RATELIMIT_EVICT_BY_TIME       /* only the algorithm knows */
 } ratelimit_evict_e;
 
 

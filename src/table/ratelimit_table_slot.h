@@ -430,7 +430,7 @@ ratelimit_slot_in_use(const ratelimit_lockset_t *set,
  * What a live slot is worth when one has to go, by its id, the number of the
  * next epoch and the time: the less the longer ago it was used.  The slot of a
  * key that is being refused is worth more than all others; one that was refused
- * long ago is an idle one, whose age is told in minutes instead of epochs.
+ * long ago is an idle one, whose age is counted in minutes instead of epochs.
  */
 
 static ratelimit_inline int

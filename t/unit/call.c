@@ -281,11 +281,11 @@ static const call_case_t  call_json[] = {
     { "an escape without digits", call_bytes("{\"domain\":\"\\u00g0\"}"),
       "! an escape is unknown" },
     { "half a pair", call_bytes("{\"domain\":\"\\ud83d\"}"),
-      "! a surrogate has no other" },
+      "! a surrogate has no partner" },
     { "the other half", call_bytes("{\"domain\":\"\\ude00\"}"),
-      "! a surrogate has no other" },
+      "! a surrogate has no partner" },
     { "two first halves", call_bytes("{\"domain\":\"\\ud83d\\ud83d\"}"),
-      "! a surrogate has no other" },
+      "! a surrogate has no partner" },
 };
 
 
