@@ -304,6 +304,19 @@ sub debt {
     cmp_ok($answer->{field}{'retry-after'}, '>', 150 * UNIT,
            'until the debt has dripped off') if $uri =~ /bucket/;
 
+    # an admission that leaves too little is remembered, as it was before
+
+    $k = key();
+
+    is($clients->ask("GET $uri?k=$k&c=99&u=250")->{status}, 200, 'nearly all');
+    left($uri, $k, 0, 'and more than that');
+
+    $answer = $clients->ask("GET $uri?k=$k&c=99&u=0");
+
+    is($answer->{status}, 429, 'the next one is refused');
+    cmp_ok($answer->{field}{'retry-after'}, '>', 200 * UNIT,
+           'for as long as it is true') if $uri =~ /bucket/;
+
     $k = key();
 
     is($clients->ask("GET $uri?k=$k&c=60&u=4294967295")->{status}, 200, 'huge');

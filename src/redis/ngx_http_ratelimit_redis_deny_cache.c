@@ -379,7 +379,10 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
 }
 
 
-/* after a refund the key may be allowed, at whatever cost */
+/*
+ * After a refund the key may be allowed, at whatever cost; after a debit it has
+ * to wait for longer.
+ */
 
 void
 ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q)

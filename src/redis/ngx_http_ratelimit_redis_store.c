@@ -88,6 +88,7 @@ ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q,
         break;
 
     case NGX_HTTP_RATELIMIT_DEBIT:
+        ngx_http_ratelimit_redis_deny_cache_forget(q);
         (void) ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_DEBIT);
         break;
     }

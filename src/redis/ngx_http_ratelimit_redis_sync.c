@@ -541,6 +541,8 @@ ngx_http_ratelimit_sync_debit(ngx_http_ratelimit_query_t *q)
     ngx_uint_t                  i;
     ngx_http_ratelimit_debit_t  debit;
 
+    ngx_http_ratelimit_redis_deny_cache_forget(q);
+
     for (i = 0; i < q->n; i++) {
         if (ngx_http_ratelimit_shm_debit_item(q, i, &debit) == NGX_OK) {
             ngx_http_ratelimit_sync_local(&debit.query);
