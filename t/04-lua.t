@@ -111,10 +111,12 @@ my @mutations = (
 
 my @exchanges = (
     ['limit.number > limit.counted', 'true'],
-    ['(left - left % 4) / 4', '2 * left'],
+    ['number > counted', 'true'],
+    ['#before == #value', 'true'],
+    ['left / 4', '2 * left'],
     ['remember(limit, 0, 0)', ''],
-    ['ARGV[i + 1] = with(ARGV[i + 1], 0, 0)', ''],
-    ['refund(limit.key, with(limit.argument, asked.cost, asked.stamp))', ''],
+    ["1, 8) .. pack('<I8', 0)", '1, 16)'],
+    ['refund(limit.key, limit.argument, asked.stamp, asked.cost)', ''],
     ['not limits[record]', 'true'],
 );
 

@@ -58,6 +58,7 @@ subtest 'one in shared memory' => \&one_near;
 subtest 'a strict one beside it' => \&one_strict;
 subtest 'long keys' => \&long_keys;
 subtest 'many keys' => \&many_keys;
+subtest "expiries, by $_" => \&expiries, $_ for sort keys %algorithm;
 
 for my $gateway (@gateways, $strict) {
     is($gateway->complaints, '', 'nothing to complain about');
@@ -426,5 +427,29 @@ sub many_keys {
 
     for my $key (map { "many-$_" } 1, 150, 300) {
         is(counted('/hot', $key, 2000, 30), 30, $key);
+    }
+}
+
+
+# whatever the keys in Redis are, each report sets when they expire
+
+sub expiries {
+    my ($name) = @_;
+
+    in_turn("/$name", "$name-lasting", 3);
+
+    my @keys = sort @{$redis->call('KEYS', "*$name-lasting*")};
+
+    is(scalar @keys, 2, 'a counter and its record') or diag("@keys");
+
+    # a request that is asked about writes both, too, and reports come until
+    # there is nothing to be reported
+
+    $redis->call('PERSIST', $_) for @keys;
+    in_turn("/$name", "$name-lasting", 3);
+
+    for my $key (@keys) {
+        Gateway::await(sub { $redis->call('PTTL', $key) > 0 }, "$key expires");
+        pass($key);
     }
 }

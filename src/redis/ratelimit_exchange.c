@@ -39,12 +39,12 @@ ratelimit_exchange_tail(unsigned char *p, const ratelimit_report_t *report)
     p = ratelimit_bytes_write(p, report->machine);
     p = ratelimit_bytes_write(p, report->number);
     p = ratelimit_bytes_write(p, report->interval);
-    p = ratelimit_bytes_write(p, report->question);
-    p = ratelimit_bytes_write(p, report->settled);
-    p = ratelimit_bytes_put(p, report->worker, 4);
     p = ratelimit_bytes_put(p, report->batch, 2);
+    p = ratelimit_bytes_put(p, report->open, 2);
+    p = ratelimit_bytes_put(p, report->worker, 4);
+    p = ratelimit_bytes_write(p, report->question);
 
-    return ratelimit_bytes_put(p, report->open, 2);
+    return ratelimit_bytes_write(p, report->settled);
 }
 
 

@@ -618,6 +618,7 @@ static const struct {
     { "avv", 0, "that may be said again" },
     { "vav", 0, "also then" },
     { "nav", 1, "others stay" },
+    { "navv", 1, "however often it is said" },
     { "anv", 1, "also later ones" },
     { "axv", 0, "a report in between changes nothing" },
     { "vxa", 0, "nor does it if the question comes later" },

@@ -1,3 +1,8 @@
 --- section load
 --- section level
+
+cost = amount
+
 --- section add
+
+return used

@@ -2,6 +2,7 @@
 
 local op, echo = ARGV[1], ARGV[n + 2]
 local call, pack, unpack = redis.call, struct.pack, struct.unpack
+local format = string.format
 
 -- States are read by a call whose errors are tables: of length 0, as no state
 -- is.  So a value of a wrong type counts as a state never seen, and the next

@@ -254,8 +254,6 @@ taken = taken + cost
 -- What was taken at any time since the bucket was whole has the same effect.
 -- Of what was taken before that, some had returned by then.
 
-local stamp = unpack('<I8', argument, 65)
-
 stamp = (stamp < now) and stamp or now
 
 local elapsed = (taken == 0) and now - stamp
@@ -274,6 +272,8 @@ end
 
 --- include bucket_clamp
 --- include bucket_write
+
+used = nil
 
 --- refund
 
@@ -294,8 +294,6 @@ end
 -- The stamp is the time at which the bucket would have been whole without the
 -- charge.  What has returned since that time would have been lost without the
 -- charge, so it is not refunded a second time.
-
-local stamp = unpack('<I8', argument, 65)
 
 if taken == 0 or since > stamp then
     return

@@ -61,17 +61,15 @@ end
 
 -- The window of the stamp is the one that is open, or it is past.
 
-local stamp = unpack('<I8', argument, 65)
-
 if stamp < finish then
     return
 end
 
 --- section charge
 
---- refund
+used = used + cost
 
-local stamp = unpack('<I8', argument, 65)
+--- refund
 
 stamp = (stamp == latest and finish > now) and finish or stamp
 

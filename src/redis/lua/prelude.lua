@@ -38,9 +38,9 @@
 --   charge  counts the cost, whatever look has found
 --   punish  counts the cost of a refused request; if missing, it is charge
 --   commit  counts a reservation; if missing, there are none
---   refund  after load: takes back a charge or a reservation
+--   refund  after load: takes back a charge or a reservation of this stamp
 --   add     after level: counts a charge that was made elsewhere, where its
---           stamp says
+--           stamp says; sets used to what it is then, or to nil
 --
 -- Functions that an algorithm cannot do without are before its sections.
 
@@ -52,6 +52,8 @@ if op == 'r' or op == 's' or op == 'b' or op == 'd' then
         if op == 'd' then
             call('DEL', key)
         elseif op == 'r' then
+            local amount, stamp = nil, unpack('<I8', argument, 65)
+
             --- algorithms refund
         elseif op == 'b' then
             --- algorithms charge

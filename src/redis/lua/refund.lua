@@ -1,2 +1,5 @@
 --- section load
+
+cost = amount or cost
+
 --- section refund

@@ -14,7 +14,7 @@
 -- The ring grows on demand, up to the size in the argument; a long one is read
 -- and written in pieces.
 
-local rep, sub, format = string.rep, string.sub, string.format
+local rep, sub = string.rep, string.sub
 
 local function sliding_log_load(key, argument)
     local ring, cost, _, period = unpack('<I4I8I8I8', argument, 5)
@@ -268,10 +268,11 @@ end
 --- load
 
 local log = sliding_log_load(key, argument)
+local cost = log.cost
 
 --- level
 
-local cost, limit, period, ceiling = unpack('<I8I8I8I8', argument, 9)
+local limit, period, ceiling = unpack('<I8I8I8', argument, 17)
 local time, tick = log.time, log.tick
 local used = 0
 
@@ -338,7 +339,6 @@ if log.rebase then
     log = sliding_log_load(key, argument)
 end
 
-local stamp = unpack('<I8', argument, 65)
 local last = (log.time > now) and log.time or now
 
 stamp = sliding_log_round((stamp < last) and stamp or last, log.tick)
@@ -370,9 +370,10 @@ log.time = (stamp > log.time or log.n == 0) and stamp or log.time
 
 sliding_log_rewrite(log, before, after, log.time + period)
 
+used = nil
+
 --- refund
 
-local stamp = unpack('<I8', argument, 65)
 local later, found = 0, 0
 
 if stamp == latest then
@@ -387,7 +388,7 @@ if stamp == latest then
                                               / log.tick)
                  or 0
 
-    found = (log.cost < used) and log.cost or log.n
+    found = (cost < used) and cost or log.n
     log.lossy = log.lossy and found < log.n
 
 else
@@ -397,7 +398,7 @@ else
 
     later = sliding_log_younger(log, age)
 
-    while found < log.cost and later + found < log.n
+    while found < cost and later + found < log.n
           and sliding_log_age(log, later + found + 1) == age
     do
         found = found + 1

@@ -220,16 +220,16 @@ if cost > 0 or rebase then
     more = (more < most) and more or most
 
     local expires = now + lasts
-    local state = ((buckets == 1) and pack('<I4', index)
-                                  or pack('<I5I5', index, sum))
-                  .. pack(kind, more) .. string.sub(state, ring + 1)
+    local state = ((buckets == 1)
+                   and pack((width == 2) and '<I4I2' or '<I4I4', index, more)
+                   or pack((width == 2) and '<I5I5I2' or '<I5I5I4', index, sum,
+                           more))
+                  .. string.sub(state, ring + 1)
 
     --- include write
 end
 
 --- add
-
-local stamp = unpack('<I8', argument, 65)
 
 if index - stamp > buckets then
     return
@@ -245,16 +245,21 @@ if stamp < index then
     state = string.sub(state, 1, place) .. pack(kind, after)
             .. string.sub(state, place + width + 1)
 
+    -- the share of the oldest one is to be worked out again
+
+    used = (stamp > index - buckets) and used + after - before or nil
+
     -- all of it is counted, and is to be written
 
     cost, rebase = 0, true
+
+else
+    used = used + cost
 end
 
 --- section charge
 
 --- refund
-
-local stamp = unpack('<I8', argument, 65)
 
 -- takes some of a sub-window; returns what it had
 

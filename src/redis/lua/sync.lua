@@ -19,12 +19,12 @@
 --   8 bytes  the machine
 --   8 bytes  the number of its batch, 0 if there is none
 --   8 bytes  the time between two exchanges
+--   2 bytes  deltas in the batch
+--   2 bytes  deltas after it, that are in no batch yet
+--   4 bytes  the worker
 --   8 bytes  the number of the question, 0 if it is none
 --   8 bytes  all questions of this worker with lower numbers are settled: they
 --            will not be void
---   4 bytes  the worker
---   2 bytes  deltas in the batch
---   2 bytes  deltas after it, that are in no batch yet
 --   then     16 bytes for each delta: 8 of stamp, 4 of what was added under
 --            this stamp, and 4 of what was refunded
 --
@@ -42,66 +42,83 @@ local n = #KEYS / 2
 
 --- include begin
 
--- a state is needed several times, and read once
+-- A state is needed several times, and read once.  One that keeps its length is
+-- written in place, which costs Redis less, also with the expiry after it.
 
 local values, get, set = {}, read, call
+local sub, concat = string.sub, table.concat
+local KEYS, ARGV = KEYS, ARGV
 
-local function read(...)
-    local name, key = ...
-
+local function read(name, key, first, last)
     if name ~= 'GET' then
-        return get(...)
+        return get(name, key, first, last)
     end
 
     local value = values[key]
 
     if value == nil then
-        value = get(name, key)
+        value = get('GET', key)
         values[key] = value
     end
 
     return value
 end
 
-local function call(...)
-    local name, key, value = ...
-
-    if name == 'SET' then
-        values[key] = value
+local function write(key, before, value, expires)
+    if before and #before == #value then
+        set('SETRANGE', key, '0', value)
+        set('PEXPIREAT', key, expires)
     else
+        set('SET', key, value, 'PXAT', expires)
+    end
+end
+
+local function call(name, key, ...)
+    local value, _, expires = ...
+    local before = values[key]
+
+    if name ~= 'SET' then
         values[key] = nil
+        return set(name, key, ...)
     end
 
-    return set(...)
+    values[key] = value
+    write(key, before, value, expires)
+end
+
+-- many counters and records have the same expiry
+
+local texts = {}
+
+local function format(_, number)
+    local text = texts[number]
+
+    if not text then
+        text = string.format('%d', number)
+        texts[number] = text
+    end
+
+    return text
 end
 
 --- functions
 --- require decide
-
-local sub = string.sub
 
 -- A record begins with the number of its machines, 2 bytes.  A machine in a
 -- record: its name, the number of its last batch; the times until which its
 -- lease and its standing lease count and until which its number matters; both
 -- leases.
 
-local record_size = 46
+local record_size, machine_format = 46, '<c8I7I7I7I7I5I5'
 
 -- Questions follow that are not settled: machine, worker, number; stamp and
 -- cost of what was charged, or 0 if nothing must be; the time until which that
 -- matters.
 
-local question_size = 39
+local question_size, question_format = 39, '<c8I4I7I8I5I7'
 local first_delta = 121
 
--- an argument with another cost and stamp
-
-local function with(argument, cost, stamp)
-    return sub(argument, 1, 8) .. pack('<I8', cost) .. sub(argument, 17, 64)
-           .. pack('<I8', stamp)
-end
-
-local function add(key, argument)
+local function add(key, argument, stamp, amount)
     --- algorithms add
 end
 
@@ -109,7 +126,7 @@ local function charge(key, argument)
     --- algorithms charge
 end
 
-local function refund(key, argument)
+local function refund(key, argument, stamp, amount)
     --- algorithms refund
 end
 
@@ -117,10 +134,11 @@ local function used(key, argument)
     --- algorithms used
 end
 
--- counts some deltas; returns their sum
+-- Counts some deltas.  Returns what is used then, if that is known, and the sum
+-- of the deltas.
 
 local function apply(key, argument, first, count)
-    local sum, last = 0, 0
+    local sum, last, level = 0, 0, nil
 
     for at = first, first + (count - 1) * 16, 16 do
         local stamp, added, refunded = unpack('<I8I4I4', argument, at)
@@ -132,111 +150,151 @@ local function apply(key, argument, first, count)
             last = refunded
 
         elseif added > refunded then
-            add(key, with(argument, added - refunded, stamp))
+            level = add(key, argument, stamp, added - refunded)
 
         elseif added < refunded then
-            refund(key, with(argument, refunded - added, stamp))
+            level = refund(key, argument, stamp, refunded - added)
         end
 
         sum = sum + added - refunded
     end
 
     if last > 0 then
-        refund(key, with(argument, last, latest))
+        level = refund(key, argument, latest, last)
     end
 
-    return sum
+    return level, sum
 end
 
--- what the record of a limit says
+-- a record as it is to be, in the place of what it was
+
+local prefixes = {}
+
+local function save(key, before, machines, questions, kept)
+    local count = #machines / record_size
+
+    if machines == '' and questions == '' then
+        set('DEL', key)
+        return
+    end
+
+    prefixes[count] = prefixes[count] or pack('<I2', count)
+
+    write(key, before, prefixes[count] .. machines .. questions,
+          format('%d', (kept + 999) / 1000))
+end
+
+-- A quarter of what is left is leased to machines, and no more than a fortieth
+-- of the limit to those that have not exchanged for a while.  Returns lease,
+-- standing lease and share.
+
+local function least(a, b)
+    a = (a < b) and a or b
+
+    return (a > 0) and a - a % 1 or 0
+end
+
+local function grant(left, quota, machines, leased, standing)
+    local part, small = left / 4, quota / 40
+
+    part, small = part - part % 1, small - small % 1
+
+    local lease = least(part / (machines + 1), part - leased)
+
+    small = least(small / (machines + 1), small - standing)
+    lease = (lease < 1099511627775) and lease or 1099511627775
+
+    return lease, (small < lease) and small or lease,
+           least((left - leased) / machines, 1099511627775)
+end
+
+-- the entry of a machine
+
+local function entry(machine, counted, interval, ends, kept, reserved, standing)
+    return pack(machine_format, machine, counted, now + 2 * interval + 100000,
+                ends, kept, reserved, standing)
+end
+
+-- what the reply says of a limit
+
+local reply, length, size = { echo, pack('<I8', now), '' }, 3, 8 + 36 * n
+
+local function tell(key, lease, standing, share)
+    local state, flags = read('GET', key), 1
+
+    if not state or #state == 0 then
+        state = ''
+    end
+
+    if size + #state > 14000 then
+        state, flags = '', 3
+    end
+
+    size = size + #state
+
+    reply[length + 1] = pack('<I8I8I8I8I4', lease, standing, share, flags,
+                             #state)
+    reply[length + 2] = state
+    length = length + 2
+end
+
+if op == 'x' then
+    for i = 1, n do
+        --- include record
+
+        local level
+
+        if number > counted then
+            level = apply(key, argument, first_delta, batch)
+            counted = number
+        end
+
+        local lease, small, share
+            = grant(ceiling - (level or used(key, argument)), quota, machines,
+                    leased, standing)
+
+        if lease > 0 or counted > 0 then
+            others = others .. entry(machine, counted, interval, ends, matters,
+                                     lease, small)
+            kept = (matters > kept) and matters or kept
+        end
+
+        save(KEYS[n + i], before, others, questions, kept)
+        tell(key, lease, small, share)
+    end
+
+    return concat(reply)
+end
+
+-- The others are rarer, and need what a record says at several times.
 
 local function consult(i)
-    local argument = ARGV[i + 1]
-    local record = read('GET', KEYS[n + i])
-    local machine = sub(argument, 73, 80)
-    local number, interval, question, settled, worker, batch, open
-        = unpack('<I8I8I8I8I4I2I2', argument, 81)
-    local quota, period, ceiling = unpack('<I8I8I8', argument, 17)
-    local ends = now + 3 * interval + 60000000
-    local matters = now + period * (4 + (ceiling - ceiling % quota) / quota)
-    local limit = {
-        key = KEYS[i], record = KEYS[n + i], argument = argument,
-        machine = machine, number = number, interval = interval, batch = batch,
-        open = open, counted = 0, own = '', others = '', kept = 0,
-        machines = 1, leased = 0, standing = 0, unreported = 0, asked = {},
-        question = question, worker = worker, questions = {}, ends = ends,
-        matters = (matters > ends) and matters or ends
+    --- include record
+
+    return {
+        key = key, record = KEYS[n + i], argument = argument, quota = quota,
+        ceiling = ceiling, machine = machine, number = number, batch = batch,
+        interval = interval, open = open, before = before, others = others,
+        questions = questions, asked = asked or {}, own = own,
+        counted = counted, kept = kept, machines = machines, leased = leased,
+        standing = standing, worker = worker, question = question, ends = ends,
+        matters = matters, unreported = 0
     }
+end
 
-    if type(record) ~= 'string' or #record < 2 then
-        record = '\0\0'
-    end
+-- something in a record matters as long as the number of a batch
 
-    local rest = 3 + unpack('<I2', record) * record_size
-
-    if rest > #record + 1 or (#record + 1 - rest) % question_size ~= 0 then
-        record, rest = '', 3
-    end
-
-    for at = 3, rest - 1, record_size do
-        local counted, fresh, ends, kept, lease, standing
-            = unpack('<I7I7I7I7I5I5', record, at + 8)
-
-        if sub(record, at, at + 7) == machine then
-            limit.counted = counted
-            limit.own = sub(record, at, at + record_size - 1)
-
-        elseif kept > now then
-            limit.others = limit.others
-                           .. sub(record, at, at + record_size - 1)
-            limit.kept = (kept > limit.kept) and kept or limit.kept
-
-            if ends > now then
-                limit.machines = limit.machines + 1
-                limit.leased = limit.leased + ((fresh > now) and lease
-                                                              or standing)
-                limit.standing = limit.standing + standing
-            end
-        end
-    end
-
-    for at = rest, #record, question_size do
-        local by, number, stamp, cost, kept
-            = unpack('<I4I7I8I5I7', record, at + 8)
-        local mine = by == worker and sub(record, at, at + 7) == machine
-
-        if mine and number == question then
-            limit.asked[#limit.asked + 1] = { stamp = stamp, cost = cost }
-
-        elseif kept > now and not (mine and number < settled) then
-            limit.kept = (kept > limit.kept) and kept or limit.kept
-            limit.questions[#limit.questions + 1]
-                = sub(record, at, at + question_size - 1)
-        end
-    end
-
-    return limit
+local function keep(limit)
+    limit.kept = (limit.matters > limit.kept) and limit.matters or limit.kept
 end
 
 -- the question of a limit is not settled
 
 local function remember(limit, stamp, cost)
-    limit.kept = (limit.matters > limit.kept) and limit.matters or limit.kept
-    limit.questions[#limit.questions + 1]
-        = limit.machine .. pack('<I4I7I8I5I7', limit.worker, limit.question,
-                                stamp, cost, limit.matters)
-end
-
-local function save(limit)
-    local record = limit.others .. table.concat(limit.questions)
-
-    if record == '' then
-        call('DEL', limit.record)
-    else
-        call('SET', limit.record,
-             pack('<I2', #limit.others / record_size) .. record, 'PXAT',
-             string.format('%d', (limit.kept + 999) / 1000))
-    end
+    limit.questions = limit.questions
+                      .. pack(question_format, limit.machine, limit.worker,
+                              limit.question, stamp, cost, limit.matters)
+    keep(limit)
 end
 
 -- Limits that share a counter share what is known of it: there is one table
@@ -264,18 +322,17 @@ if op == 'v' then
 
         for _, asked in ipairs(limit.asked) do
             if asked.cost > 0 then
-                refund(limit.key, with(limit.argument, asked.cost, asked.stamp))
+                refund(limit.key, limit.argument, asked.stamp, asked.cost)
             end
         end
 
-        if limit.own ~= '' then
-            local kept = unpack('<I7', limit.own, 30)
-
-            limit.kept = (kept > limit.kept) and kept or limit.kept
+        if limit.own then
             limit.others = limit.others .. limit.own
+            keep(limit)
         end
 
-        save(limit)
+        save(limit.record, limit.before, limit.others, limit.questions,
+             limit.kept)
     end
 
     return echo
@@ -288,51 +345,20 @@ local function try(limit)
     local state = read('GET', limit.key)
 
     if state and #state > 0 then
-        call('SET', limit.record, state, 'PX', '60000')
+        set('SET', limit.record, state, 'PX', '60000')
     else
-        call('DEL', limit.record)
+        set('DEL', limit.record)
     end
 
-    limit.unreported = apply(limit.record, limit.argument,
-                             first_delta + 16 * limit.batch, limit.open)
+    values[limit.record], limit.before = state, nil
+
+    local _, sum = apply(limit.record, limit.argument,
+                         first_delta + 16 * limit.batch, limit.open)
+
+    limit.unreported = sum
 end
 
--- A quarter of what is left is leased to machines, and no more than a fortieth
--- of the limit to those that have not exchanged for a while.
-
-local function least(a, b, c)
-    a = (a < b) and a or b
-    a = (a < c) and a or c
-
-    return (a > 0) and a - a % 1 or 0
-end
-
-local function grant(limit, left)
-    local n = limit.machines
-    local quota = unpack('<I8', limit.argument, 17)
-    local part, small = (left - left % 4) / 4, (quota - quota % 40) / 40
-
-    limit.lease = least(part / (n + 1), part - limit.leased, 1099511627775)
-    limit.stand = least(limit.lease, small / (n + 1), small - limit.standing)
-    limit.share = least((left - limit.leased) / n, left, 1099511627775)
-
-    if limit.lease == 0 and limit.unreported <= 0 and limit.own == ''
-       and limit.counted == 0
-    then
-        return
-    end
-
-    local reserved = limit.lease + limit.unreported
-
-    limit.kept = (limit.matters > limit.kept) and limit.matters or limit.kept
-    limit.others = limit.others .. limit.machine
-                   .. pack('<I7I7I7I7I5I5', limit.counted,
-                           now + 2 * limit.interval + 100000, limit.ends,
-                           limit.matters, (reserved > 0) and reserved or 0,
-                           limit.stand)
-end
-
-local verdicts, tried, admitted = '', false, nil
+local tried = false
 
 for _, limit in ipairs(counters) do
     if limit.number > limit.counted then
@@ -352,7 +378,8 @@ for i = 1, n do
     -- a question that comes after its void charges nothing
 
     if #limit.asked > 0 then
-        ARGV[i + 1] = with(ARGV[i + 1], 0, 0)
+        ARGV[i + 1] = sub(ARGV[i + 1], 1, 8) .. pack('<I8', 0)
+                      .. sub(ARGV[i + 1], 17)
     end
 
     if limit.open > 0 then
@@ -360,15 +387,27 @@ for i = 1, n do
     end
 end
 
-if op == 'a' then
-    admitted, verdicts = decide(n, true)
-end
+local admitted, verdicts = decide(n, true)
 
 for _, limit in ipairs(counters) do
-    local ceiling = unpack('<I8', limit.argument, 33)
+    local level = used((limit.open > 0) and limit.record or limit.key,
+                       limit.argument)
 
-    grant(limit, ceiling - used((limit.open > 0) and limit.record or limit.key,
-                                with(limit.argument, 0, 0)))
+    limit.lease, limit.small, limit.share
+        = grant(limit.ceiling - level, limit.quota, limit.machines,
+                limit.leased, limit.standing)
+
+    if limit.lease > 0 or limit.unreported > 0 or limit.own
+       or limit.counted > 0
+    then
+        local reserved = limit.lease + limit.unreported
+
+        limit.others = limit.others
+                       .. entry(limit.machine, limit.counted, limit.interval,
+                                limit.ends, limit.matters,
+                                (reserved > 0) and reserved or 0, limit.small)
+        keep(limit)
+    end
 
     for _, asked in ipairs(limit.asked) do
         remember(limit, asked.stamp, asked.cost)
@@ -398,28 +437,15 @@ elseif tried then
 end
 
 for _, limit in ipairs(counters) do
-    save(limit)
+    save(limit.record, limit.before, limit.others, limit.questions, limit.kept)
 end
 
-local reply = { echo, pack('<I8', now), verdicts }
-local size = 8 + #verdicts + 36 * n
+reply[3], size = verdicts, size + #verdicts
 
 for i = 1, n do
     local limit = limits[i]
-    local state = read('GET', limit.key)
 
-    local flags = (limit.number <= limit.counted) and 1 or 0
-
-    state = (type(state) == 'string') and state or ''
-
-    if size + #state > 14000 then
-        state, flags = '', flags + 2
-    end
-
-    size = size + #state
-    reply[i + 3] = pack('<I8I8I8I8I4', limit.lease, limit.stand, limit.share,
-                        flags, #state)
-                   .. state
+    tell(limit.key, limit.lease, limit.small, limit.share)
 end
 
-return table.concat(reply)
+return concat(reply)
