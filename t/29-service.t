@@ -125,7 +125,7 @@ sub decided {
 
     is_answer('OK OK(0 of 10/DAY second)', 'basic',
               [two => 'all', -hitsAddend => 10]);
-    is_answer('OVER_LIMIT OK(15 of 20/DAY) OVER_LIMIT(0 of 10/DAY second)',
+    is_answer('OVER_LIMIT OK(16 of 20/DAY) OVER_LIMIT(0 of 10/DAY second)',
               'basic', { one => 'a' }, { two => 'all' });
     is_answer('OK OK(15 of 20/DAY)', 'basic', { one => 'a' });
     is_answer('OK OK(18 of 20/DAY) OK(18 of 20/DAY)', 'basic',

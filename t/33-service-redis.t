@@ -104,6 +104,10 @@ sub by {
              : 'OK OK(0 of 5/DAY) OK(0 of 3/DAY)', 'charged');
     like(answer($calls, 'basic', [one => 'a', -hitsAddend => 3], { two => 'b' }),
          qr/^OVER_LIMIT OVER_LIMIT\($left of 5\/DAY\)/, 'refused');
+    is(answer($calls, 'basic', [one => 'a', -hitsAddend => 3], { two => 'a' }),
+       @hits ? 'OVER_LIMIT OVER_LIMIT(2 of 5/DAY) OK(2 of 3/DAY)'
+             : 'OVER_LIMIT OVER_LIMIT(0 of 5/DAY) OVER_LIMIT(0 of 3/DAY)',
+       'what is said of a limit beside one that is known to refuse');
     is(answer($calls, 'basic', { two => 'b' }),
        @hits ? 'OK OK(2 of 3/DAY)' : 'OK OK(0 of 3/DAY)',
        'which costs the other limit nothing');

@@ -79,8 +79,8 @@ ngx_int_t
 ngx_http_ratelimit_redis_resets_announce(ngx_http_ratelimit_query_t *q)
 {
     return ngx_http_ratelimit_redis_resets_send(
-                                 q->subjects[0].use->zone->redis,
-                                 (uint64_t) ngx_time() << 31 | ngx_random(), q);
+                                q->subjects[0].use->zone->redis,
+                                (uint64_t) ngx_time() << 31 | ngx_random(), q);
 }
 
 

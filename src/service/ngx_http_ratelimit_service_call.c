@@ -17,6 +17,8 @@ static const char *ngx_http_ratelimit_service_override(ngx_http_request_t *r,
     ngx_http_ratelimit_match_t *match);
 static uint64_t ngx_http_ratelimit_service_cost(ratelimit_call_t *call,
     ratelimit_call_descriptor_t *d);
+static ngx_int_t ngx_http_ratelimit_service_tell(ngx_http_request_t *r,
+    ngx_http_ratelimit_call_t *call);
 static ngx_int_t ngx_http_ratelimit_service_decide(ngx_http_request_t *r,
     ngx_http_ratelimit_call_t *call, ngx_uint_t n);
 static ngx_int_t ngx_http_ratelimit_service_wait(ngx_http_request_t *r,
@@ -34,6 +36,7 @@ static void ngx_http_ratelimit_service_count(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_service_refund(
     ngx_http_ratelimit_call_t *call, ngx_http_ratelimit_query_t *q);
+static void ngx_http_ratelimit_service_uncharge(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_service_status(ngx_http_ratelimit_call_t *call,
     ngx_uint_t i, ratelimit_answer_status_t *status);
 static uint64_t ngx_http_ratelimit_service_reset(ratelimit_item_t *item);
@@ -182,7 +185,8 @@ ngx_http_ratelimit_service_match(ngx_http_request_t *r,
     }
 
     if (ngx_http_ratelimit_match_all(call->matches, c->ndescriptors, r->pool)
-        != NGX_OK)
+        != NGX_OK
+        || (n > 1 && ngx_http_ratelimit_service_tell(r, call) != NGX_OK))
     {
         return NGX_ERROR;
     }
@@ -262,6 +266,37 @@ ngx_http_ratelimit_service_cost(ratelimit_call_t *call,
     d->hits = ngx_min(d->hits, RATELIMIT_MAX_LIMIT + 1);
 
     return d->negative ? 0 : d->hits;
+}
+
+
+/* each limit has a status, also beside one that is known to refuse */
+
+static ngx_int_t
+ngx_http_ratelimit_service_tell(ngx_http_request_t *r,
+    ngx_http_ratelimit_call_t *call)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_use_t    *use;
+    ngx_http_ratelimit_match_t  *match;
+
+    for (i = 0; i < call->call.ndescriptors; i++) {
+        match = &call->matches[i];
+
+        if (match->use == NULL || match->same != NULL) {
+            continue;
+        }
+
+        use = ngx_palloc(r->pool, sizeof(ngx_http_ratelimit_use_t));
+        if (use == NULL) {
+            return NGX_ERROR;
+        }
+
+        *use = *match->use;
+        use->told = 1;
+        match->use = use;
+    }
+
+    return NGX_OK;
 }
 
 
@@ -461,6 +496,9 @@ ngx_http_ratelimit_service_answer(ngx_http_request_t *r,
 
     if (q->allowed) {
         ngx_http_ratelimit_service_refund(call, q);
+
+    } else {
+        ngx_http_ratelimit_service_uncharge(q);
     }
 
     n = ngx_http_ratelimit_get_fields(ctx, fields);
@@ -543,6 +581,29 @@ ngx_http_ratelimit_service_refund(ngx_http_ratelimit_call_t *call,
 
         if (match->row < q->n) {
             ngx_http_ratelimit_query_refund_latest(q, match->row, d->hits);
+        }
+    }
+}
+
+
+/* a limit that allows says what it would leave, but another one refuses */
+
+static void
+ngx_http_ratelimit_service_uncharge(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t                   i;
+    ratelimit_item_t            *item;
+    ngx_http_ratelimit_match_t  *match;
+
+    for (i = 0; i < q->n; i++) {
+        item = &q->items[i];
+        match = q->subjects[i].data;
+
+        if (item->verdict.allowed
+            && item->verdict.remaining <= item->verdict.limit)
+        {
+            (void) ratelimit_verdict_refund(item->shape, &item->verdict,
+                                            match->cost);
         }
     }
 }
