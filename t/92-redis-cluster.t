@@ -214,6 +214,18 @@ sub interface {
         like($clients[0]->ask("GET $path")->{body}, qr/"remaining": ?100\b/,
              'it has nothing used');
     }
+
+    my @request = ('GET /fixed_window', 'X-Key: refused');
+
+    $clients[0]->series(([@request]) x LIMIT);
+    is($clients[0]->ask(@request)->{status}, 429, 'one is refused');
+    is($clients[1]->ask('DELETE /api/zones/fixed_window/keys/refused')
+           ->{status}, 204, 'it is reset by the other gateway');
+
+    for (1 .. 2) {
+        sleep 1;
+        is($clients[0]->ask(@request)->{status}, 200, 'and admitted') for 1 .. 9;
+    }
 }
 
 
