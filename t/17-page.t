@@ -59,6 +59,11 @@ server {
         empty_gif;
     }
 
+    location /trial {
+        ratelimit zone=plan name=trial rate=2r/h;
+        empty_gif;
+    }
+
     location /status/ {
         ratelimit_api write=on;
         access_log logs/status.log page;
@@ -331,6 +336,29 @@ subtest 'a look at each, and a reset' => sub {
     }
 
     is($page->value('window.harmed'), undef, 'nothing has run');
+    is($page->problems, '', 'no problem');
+};
+
+
+subtest 'a key that one of several limits has counted' => sub {
+    my $page = $browser->open("$url/status/");
+
+    live($page);
+    $clients->ask('GET /trial', 'X-Key: 192.0.2.1');
+    $page->press('Tab');
+    $page->type('192.0.2.1');
+    $page->press('Enter');
+    $page->wait('document.querySelector("#look tbody tr")');
+    like($page->text('#look tbody'), qr{^plan:trial\s+2r/h\s+1 of 2\s},
+         'is found');
+    is($page->value('document.querySelectorAll("#look tbody .write").length'),
+       1, 'and can be reset');
+
+    $clients->ask('GET /plan', 'X-Key: 192.0.2.1', 'X-Plan: 50r/d');
+    $page->wait('/in d/.test(document.querySelector("#look tbody").innerText)');
+    $page->wait('document.querySelectorAll("#look tbody .write").length == 1');
+    like($page->text('#look tbody'),
+         qr/^plan\s+in d\s+1 used\s.*Reset\s+plan:trial/s, 'by one button');
     is($page->problems, '', 'no problem');
 };
 

@@ -192,12 +192,14 @@ class Look {
 
 
     rowsOf({ zone, limits }) {
-        return limits.flatMap(({ name, rates }) =>
-            rates.map((rate, i) => ({
-                id: JSON.stringify([zone, name, rate.rate ?? rate.period]),
-                first: i === 0 && name === limits[0].name,
-                zone, name, ...rate,
-            })));
+        const rows = limits.flatMap(({ name, rates }) =>
+            rates.map((rate) => ({ zone, name, ...rate })));
+
+        return rows.map((row, i) => ({
+            id: JSON.stringify([zone, row.name, row.rate ?? row.period, !i]),
+            first: !i,
+            ...row,
+        }));
     }
 
 
