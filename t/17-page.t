@@ -363,6 +363,31 @@ subtest 'a key that one of several limits has counted' => sub {
 };
 
 
+subtest 'keys that could not be asked for' => sub {
+    my $page = $browser->open("$url/status/");
+    my $rows = 'document.querySelectorAll("#top tbody tr").length';
+    my $shown = 'document.querySelector("#top").innerText.includes("late")';
+
+    live($page);
+    $page->wait("$rows > 3");
+
+    my $before = $page->value($rows);
+
+    $page->value(q{(() => {
+        const real = ask;
+
+        window.refused = 0;
+        ask = (path, method) => path.endsWith('/top') && ++window.refused < 4
+            ? Promise.reject(new Error('HTTP 429')) : real(path, method);
+    })()});
+    $clients->series((['GET /user', 'X-Key: late']) x 60);
+    $page->wait('window.refused > 1');
+    is($page->value($rows), $before, 'stay, as they were');
+    $page->wait($shown);
+    pass('and are asked for again');
+};
+
+
 subtest 'a search' => sub {
     my $page = $browser->open("$url/other");
 

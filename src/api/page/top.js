@@ -39,10 +39,10 @@ class Top {
         }).sort((a, b) => known(a.zone).time - known(b.zone).time);
 
         await Promise.all(due.slice(0, ASK_AT_ONCE).map(async (zone) => {
-            const { top } = await this.ask(zone.zone);
+            const news = await this.ask(zone.zone, refused(zone));
 
             this.zones.set(zone.zone,
-                           { top, refused: refused(zone), time: now });
+                           { ...known(zone.zone), ...news, time: now });
         }));
 
         this.forget(new Set(zones.map(({ zone }) => zone)));
@@ -50,12 +50,16 @@ class Top {
     }
 
 
-    async ask(zone) {
+    // without an answer there is nothing new: it is asked for again
+
+    async ask(zone, refused) {
         try {
-            return await ask(`${zonePath(zone)}/top`);
+            const { top } = await ask(`${zonePath(zone)}/top`);
+
+            return { top, refused };
 
         } catch {
-            return { top: [] };
+            return {};
         }
     }
 
