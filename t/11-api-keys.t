@@ -32,6 +32,7 @@ ratelimit_zone \$arg_k zone=fixed:1m rate=5r/366d algorithm=fixed_window;
 ratelimit_zone \$arg_k zone=leaky:1m rate=1r/h algorithm=leaky_bucket;
 ratelimit_zone \$ratelimit_client zone=client:1m rate=5r/h;
 ratelimit_zone \$binary_remote_addr zone=address:1m rate=5r/h;
+ratelimit_zone \$arg_k zone=mixed:1m rate=5r/h;
 ratelimit_zone \$http_x_key zone=field:1m rate=1r/h top=4;
 ratelimit_zone \$http_x_key "zone=a/b c:1m" rate=1r/h top=0;
 
@@ -51,6 +52,16 @@ server {
     location /leaky { ratelimit zone=leaky burst=2 nodelay; empty_gif; }
     location /client { ratelimit zone=client; empty_gif; }
     location /address { ratelimit zone=address; empty_gif; }
+    location /whole {
+        ratelimit_ipv6_prefix 128;
+        ratelimit zone=client name=whole rate=1r/h;
+        empty_gif;
+    }
+    location /mixed/address {
+        ratelimit zone=mixed key=\$binary_remote_addr name=mixed;
+        empty_gif;
+    }
+    location /mixed/text { ratelimit zone=mixed name=mixed; empty_gif; }
     location /field { ratelimit zone=field; empty_gif; }
     location /odd { ratelimit "zone=a/b c"; empty_gif; }
     location /dry {
@@ -262,6 +273,39 @@ subtest 'addresses' => sub {
 
     delete_key('client', '2001:db8:1:2::77');
     is(left('client', '2001:db8:1:2::'), 5, 'reset');
+};
+
+
+subtest 'addresses of several kinds' => sub {
+    my $top = sub {
+        my ($zone, $name) = @_;
+
+        return map { $_->{key} } grep { $_->{name} eq $name }
+                                 @{get("/api/zones/$zone/top")->{top}};
+    };
+
+    send_some('/whole', 2, 'X-Client: 2001:db8:5::1');
+
+    my ($whole) = $top->('client', 'whole');
+
+    is($whole, '2001:db8:5::1/128', 'one that the location would cut');
+    is(peek('client', $whole, 'name=whole')->{limits}[0]{rates}[0]{remaining},
+       0, 'is found as it is shown');
+
+    send_some('/mixed/address', 6, 'X-Client: 192.0.2.7');
+    send_some('/mixed/text?k=user', 7);
+    is(left('mixed', '192.0.2.7'), 0, 'an address among other keys');
+    is(left('mixed', 'user'), 0, 'and one of these');
+
+    for my $key ($top->('mixed', 'mixed')) {
+        my $path = '?key=' . encode($key =~ s/%(..)/chr hex $1/ger);
+
+        is(left('mixed', $path), 0, "$path is found");
+        delete_key('mixed', $path);
+    }
+
+    is_deeply([map { left('mixed', $_) } qw(192.0.2.7 user)], [5, 5],
+              'both are reset');
 };
 
 

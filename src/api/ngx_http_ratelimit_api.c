@@ -199,7 +199,7 @@ ngx_http_ratelimit_api_get(ngx_http_request_t *r,
         return ngx_http_ratelimit_api_key(r, zone, &path->key);
 
     case NGX_HTTP_RATELIMIT_API_TOP:
-        ngx_http_ratelimit_api_top(&text, zone);
+        ngx_http_ratelimit_api_top(r, &text, zone);
         break;
 
     default: /* NGX_HTTP_RATELIMIT_API_ZONE */

@@ -68,11 +68,11 @@ ngx_int_t ngx_http_ratelimit_api_decode(ngx_pool_t *pool, ngx_str_t *text);
 
 /* ngx_http_ratelimit_api_address.c */
 
-/* NGX_DECLINED if there can be no such key */
+/* NGX_DECLINED if the limit can have no such key */
 ngx_int_t ngx_http_ratelimit_api_parse_key(ngx_http_request_t *r,
-    ngx_str_t *text, ngx_http_ratelimit_key_e kind, ngx_str_t *key);
-ngx_int_t ngx_http_ratelimit_api_format_key(ngx_pool_t *pool, ngx_str_t *key,
-    ngx_http_ratelimit_key_e kind, ngx_str_t *text);
+    ngx_str_t *text, ngx_http_ratelimit_tally_t *tally, ngx_str_t *key);
+ngx_int_t ngx_http_ratelimit_api_format_key(ngx_http_request_t *r,
+    ngx_str_t *key, ngx_http_ratelimit_tally_t *tally, ngx_str_t *text);
 
 
 /* ngx_http_ratelimit_api_keys.c: a key of a zone; method GET or DELETE */
@@ -83,8 +83,8 @@ ngx_int_t ngx_http_ratelimit_api_key(ngx_http_request_t *r,
 
 /* ngx_http_ratelimit_api_top.c */
 
-void ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
-    ngx_http_ratelimit_zone_t *zone);
+void ngx_http_ratelimit_api_top(ngx_http_request_t *r,
+    ngx_http_ratelimit_text_t *text, ngx_http_ratelimit_zone_t *zone);
 
 
 /* ngx_http_ratelimit_api_accept.c: whether "Accept" names a type, and does not

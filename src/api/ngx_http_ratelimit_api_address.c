@@ -7,6 +7,8 @@
 #include "api/ngx_http_ratelimit_api.h"
 
 
+static ngx_int_t ngx_http_ratelimit_api_parse_key_of(ngx_http_request_t *r,
+    ngx_str_t *text, ngx_http_ratelimit_key_e kind, ngx_str_t *key);
 static ngx_int_t ngx_http_ratelimit_api_parse_prefix(ngx_str_t *text,
     ngx_int_t *bits);
 static ngx_int_t ngx_http_ratelimit_api_parse_inet(ngx_str_t *text,
@@ -17,8 +19,35 @@ static ngx_int_t ngx_http_ratelimit_api_parse_inet6(ngx_str_t *text,
 #endif
 
 
+/* where keys may be addresses and other text, an address is taken for one */
+
 ngx_int_t
 ngx_http_ratelimit_api_parse_key(ngx_http_request_t *r, ngx_str_t *text,
+    ngx_http_ratelimit_tally_t *tally, ngx_str_t *key)
+{
+    ngx_int_t   rc;
+    ngx_uint_t  i;
+
+    static const ngx_http_ratelimit_key_e  kinds[] = {
+        NGX_HTTP_RATELIMIT_KEY_CLIENT,
+        NGX_HTTP_RATELIMIT_KEY_ADDRESS,
+        NGX_HTTP_RATELIMIT_KEY_TEXT
+    };
+
+    rc = NGX_DECLINED;
+
+    for (i = 0; i < 3 && rc == NGX_DECLINED; i++) {
+        if (tally->keys & 1 << kinds[i]) {
+            rc = ngx_http_ratelimit_api_parse_key_of(r, text, kinds[i], key);
+        }
+    }
+
+    return rc;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_api_parse_key_of(ngx_http_request_t *r, ngx_str_t *text,
     ngx_http_ratelimit_key_e kind, ngx_str_t *key)
 {
     ngx_int_t                       bits;
@@ -138,24 +167,39 @@ ngx_http_ratelimit_api_parse_inet6(ngx_str_t *text,
 #endif
 
 
+/* so that it is found by this text */
+
 ngx_int_t
-ngx_http_ratelimit_api_format_key(ngx_pool_t *pool, ngx_str_t *key,
-    ngx_http_ratelimit_key_e kind, ngx_str_t *text)
+ngx_http_ratelimit_api_format_key(ngx_http_request_t *r, ngx_str_t *key,
+    ngx_http_ratelimit_tally_t *tally, ngx_str_t *text)
 {
+    ngx_str_t  found;
+
     *text = *key;
 
-    if (kind == NGX_HTTP_RATELIMIT_KEY_TEXT
+    if (tally->keys & 1 << NGX_HTTP_RATELIMIT_KEY_TEXT
         || (key->len != 4 && key->len != 16))
     {
         return NGX_OK;
     }
 
-    text->data = ngx_pnalloc(pool, NGX_SOCKADDR_STRLEN);
+    text->data = ngx_pnalloc(r->pool, NGX_SOCKADDR_STRLEN);
     if (text->data == NULL) {
         return NGX_ERROR;
     }
 
     text->len = ngx_inet_ntop(key->len == 4 ? AF_INET : AF_INET6, key->data,
                               text->data, NGX_SOCKADDR_STRLEN);
+
+    if (ngx_http_ratelimit_api_parse_key(r, text, tally, &found) == NGX_ERROR) {
+        return NGX_ERROR;
+    }
+
+    /* the location of the API would cut it */
+
+    if (found.len == 16 && ngx_memcmp(found.data, key->data, 16) != 0) {
+        text->len = ngx_cpymem(text->data + text->len, "/128", 4) - text->data;
+    }
+
     return NGX_OK;
 }

@@ -262,7 +262,8 @@ ngx_http_ratelimit_api_key_next(ngx_http_ratelimit_api_key_t *ctx)
         }
 
         rc = ngx_http_ratelimit_api_parse_key(ctx->request, &ctx->text,
-                                              use->key, &ctx->key);
+                                              &tally[ctx->tally - 1],
+                                              &ctx->key);
         if (rc == NGX_ERROR) {
             return NGX_ERROR;
         }

@@ -7,15 +7,16 @@
 #include "api/ngx_http_ratelimit_api.h"
 
 
-static void ngx_http_ratelimit_api_top_score(ngx_http_ratelimit_text_t *text,
-    ngx_http_ratelimit_zone_t *zone, ratelimit_top_score_t *score);
-static ngx_http_ratelimit_use_t *ngx_http_ratelimit_api_find_use(
+static void ngx_http_ratelimit_api_top_score(ngx_http_request_t *r,
+    ngx_http_ratelimit_text_t *text, ngx_http_ratelimit_zone_t *zone,
+    ratelimit_top_score_t *score);
+static ngx_http_ratelimit_tally_t *ngx_http_ratelimit_api_find_tally(
     ngx_http_ratelimit_zone_t *zone, ngx_uint_t cell);
 
 
 void
-ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
-    ngx_http_ratelimit_zone_t *zone)
+ngx_http_ratelimit_api_top(ngx_http_request_t *r,
+    ngx_http_ratelimit_text_t *text, ngx_http_ratelimit_zone_t *zone)
 {
     ngx_uint_t              i, n;
     ratelimit_top_score_t  *score;
@@ -39,7 +40,7 @@ ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_json_open(text, '[');
 
     for (i = 0; i < n; i++) {
-        ngx_http_ratelimit_api_top_score(text, zone, &score[i]);
+        ngx_http_ratelimit_api_top_score(r, text, zone, &score[i]);
     }
 
     ngx_http_ratelimit_json_close(text, ']');
@@ -48,18 +49,19 @@ ngx_http_ratelimit_api_top(ngx_http_ratelimit_text_t *text,
 
 
 static void
-ngx_http_ratelimit_api_top_score(ngx_http_ratelimit_text_t *text,
-    ngx_http_ratelimit_zone_t *zone, ratelimit_top_score_t *score)
+ngx_http_ratelimit_api_top_score(ngx_http_request_t *r,
+    ngx_http_ratelimit_text_t *text, ngx_http_ratelimit_zone_t *zone,
+    ratelimit_top_score_t *score)
 {
-    ngx_str_t                  key, shown;
-    ngx_uint_t                 i;
-    ngx_http_ratelimit_use_t  *use;
+    ngx_str_t                    key, shown;
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_tally_t  *tally;
 
-    use = ngx_http_ratelimit_api_find_use(zone, score->limit);
+    tally = ngx_http_ratelimit_api_find_tally(zone, score->limit);
 
     /* it has left the configuration */
 
-    if (use == NULL) {
+    if (tally == NULL) {
         return;
     }
 
@@ -75,9 +77,7 @@ ngx_http_ratelimit_api_top_score(ngx_http_ratelimit_text_t *text,
         }
     }
 
-    if (ngx_http_ratelimit_api_format_key(text->pool, &key, use->key, &shown)
-        != NGX_OK)
-    {
+    if (ngx_http_ratelimit_api_format_key(r, &key, tally, &shown) != NGX_OK) {
         text->failed = 1;
         return;
     }
@@ -94,7 +94,7 @@ ngx_http_ratelimit_api_top_score(ngx_http_ratelimit_text_t *text,
     }
 
     ngx_http_ratelimit_json_name(text, "name");
-    ngx_http_ratelimit_json_string(text, &use->name);
+    ngx_http_ratelimit_json_string(text, &tally->use->name);
     ngx_http_ratelimit_json_name(text, "refused");
     ngx_http_ratelimit_json_number(text, (score->count + RATELIMIT_TOP_ONE / 2)
                                          / RATELIMIT_TOP_ONE);
@@ -105,8 +105,8 @@ ngx_http_ratelimit_api_top_score(ngx_http_ratelimit_text_t *text,
 }
 
 
-static ngx_http_ratelimit_use_t *
-ngx_http_ratelimit_api_find_use(ngx_http_ratelimit_zone_t *zone,
+static ngx_http_ratelimit_tally_t *
+ngx_http_ratelimit_api_find_tally(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t cell)
 {
     ngx_uint_t                   i;
@@ -116,7 +116,7 @@ ngx_http_ratelimit_api_find_use(ngx_http_ratelimit_zone_t *zone,
 
     for (i = 0; i < zone->tallies.nelts; i++) {
         if (tally[i].use->cell / sizeof(ngx_http_ratelimit_counts_t) == cell) {
-            return tally[i].use;
+            return &tally[i];
         }
     }
 

@@ -283,12 +283,12 @@ ngx_http_ratelimit_statistics_add_zone(ngx_http_ratelimit_names_t *names,
         }
 
         use[i]->cell = name->cell * sizeof(ngx_http_ratelimit_counts_t);
-        tally = zone->tallies.elts;
 
-        if (ngx_http_ratelimit_statistics_add_rates(&tally[name->tally - 1],
-                                                    use[i])
-            != NGX_OK)
-        {
+        tally = zone->tallies.elts;
+        tally += name->tally - 1;
+        tally->keys |= 1 << use[i]->key;
+
+        if (ngx_http_ratelimit_statistics_add_rates(tally, use[i]) != NGX_OK) {
             return NGX_ERROR;
         }
     }
@@ -311,6 +311,7 @@ ngx_http_ratelimit_statistics_add_tally(ngx_http_ratelimit_use_t *use)
     }
 
     tally->use = use;
+    tally->keys = 0;
 
     if (ngx_array_init(&tally->rules, zone->pool, 1,
                        sizeof(ratelimit_rule_t *))

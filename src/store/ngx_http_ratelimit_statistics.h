@@ -54,6 +54,8 @@ typedef struct {
 
 typedef struct {
     ngx_http_ratelimit_use_t       *use;      /* the first of them */
+    ngx_uint_t                      keys;     /* bits of ..._key_e: what keys
+                                                 of any of them are */
     ngx_array_t                     rules;    /* ratelimit_rule_t *, each rate
                                                  once */
     ngx_array_t                     variables;  /* ngx_str_t *, rates that vary,
