@@ -9,7 +9,7 @@ use warnings;
 
 use List::Util qw(shuffle);
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(sleep time);
 
 use lib 't/lib';
 use Gateway;
@@ -41,6 +41,8 @@ subtest 'two zones' => \&two_zones;
 subtest 'fewer' => \&fewer;
 subtest 'the new size' => \&new_size;
 subtest 'resized again and again' => \&resized_often;
+subtest "$_, resized faster than old workers go" => sub { resized_fast($_) }
+    for qw(fixed_window sliding_window sliding_log);
 subtest 'reset' => \&reset_zones;
 subtest 'without any zone and back' => \&off_and_on;
 subtest 'a reload that fails' => \&fails;
@@ -457,6 +459,56 @@ sub resized_often {
 
         return mapped(($gateway->current_workers)[0]) <= 15 << 20;
     }, 'older tables to be given up'), 'all tables take 15 MB at most');
+
+    quiet($gateway);
+}
+
+
+# Five resizes a round while old workers are kept busy, and each round has keys
+# of its own, which are not used again until the end: all have one count.
+
+sub resized_fast {
+    my ($kind) = @_;
+
+    my @sizes = ('2m', '4m', '1m', '3m');
+    my $next = sub { push @sizes, shift @sizes; zone($kind, 40, $sizes[0]) };
+    my $gateway = start($next->());
+    my @tallies;
+
+    for my $round (0 .. 5) {
+        my @workers = $gateway->current_workers;
+        my @keys = map { "key $_" } 1, grep { $_ % 6 == $round } 1 .. KEYS;
+        my @begun = map { begin($gateway, $_) } (@keys) x 3;
+        my @requests = map { (['/', $_]) x 2 } @keys;
+
+        # workers that have accepted them answer them
+
+        push @tallies, $gateway->load(requests => [@requests]);
+
+        for (1 .. 5) {
+            $gateway->reload($next->());
+        }
+
+        push @tallies, $gateway->load(requests => [@requests]);
+        push @tallies, finish(\@workers, @begun);
+
+        settle($gateway);
+
+        # so that tables are mostly sealed; nothing else depends on it
+
+        sleep 0.3;
+    }
+
+    push @tallies, $gateway->load(requests => [of_each(60)]);
+
+    exactly(40, 'all of them have one count', @tallies);
+
+    ok(Gateway::await(sub {
+        $gateway->reload(zone($kind, 40, $sizes[0]));
+        settle($gateway);
+
+        return mapped(($gateway->current_workers)[0]) <= 12 << 20;
+    }, 'older tables to be freed'), 'all tables take 12 MB at most');
 
     quiet($gateway);
 }

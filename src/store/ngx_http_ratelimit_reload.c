@@ -17,10 +17,14 @@
 
 
 /* milliseconds */
+#define NGX_HTTP_RATELIMIT_TAKE_TIME   10
 #define NGX_HTTP_RATELIMIT_SEAL_TIME   100
 #define NGX_HTTP_RATELIMIT_SPENT_TIME  10000
 
-/* all tables of a zone together are at most so many times the largest one */
+/*
+ * All tables of a zone together are at most so many times the largest one, or
+ * else the newest takes the counters of older ones.
+ */
 #define NGX_HTTP_RATELIMIT_MAX_TABLES  3
 
 
@@ -49,7 +53,9 @@ static ngx_uint_t ngx_http_ratelimit_reload_alone(void);
 static void ngx_http_ratelimit_reload_handler(ngx_event_t *ev);
 static ngx_uint_t ngx_http_ratelimit_reload_progress(
     ngx_http_ratelimit_zone_t *zone, ngx_uint_t alone);
-static void ngx_http_ratelimit_reload_free_older(ratelimit_table_t *older,
+static ngx_uint_t ngx_http_ratelimit_reload_take(
+    ngx_http_ratelimit_zone_t *zone);
+static void ngx_http_ratelimit_reload_free(ratelimit_table_t *older,
     ngx_log_t *log);
 
 
@@ -111,16 +117,10 @@ ngx_int_t
 ngx_http_ratelimit_reload_follow(ngx_http_ratelimit_zone_t *zone,
     ratelimit_table_t *older)
 {
-    size_t              size, total, largest;
     ngx_int_t           rc;
     ratelimit_table_t  *newer;
 
     newer = zone->table;
-
-    (void) ratelimit_table_memory(newer, &size);
-
-    total = size;
-    largest = size;
 
     for ( /* void */ ; older; older = older->older) {
 
@@ -128,21 +128,8 @@ ngx_http_ratelimit_reload_follow(ngx_http_ratelimit_zone_t *zone,
             break;
         }
 
-        (void) ratelimit_table_memory(older, &size);
-
-        total += size;
-        largest = ngx_max(largest, size);
-
-        /* one that is not sealed is in use, or has taken no memory yet */
-
-        if (ratelimit_table_sealed(older)
-            && total > NGX_HTTP_RATELIMIT_MAX_TABLES * largest)
-        {
-            ngx_log_error(NGX_LOG_NOTICE, zone->shm_zone->shm.log, 0,
-                          "ratelimit zone \"%V\" was resized again: counters "
-                          "that no request has used since an earlier resize "
-                          "are dropped", &zone->name);
-            break;
+        if (ratelimit_table_abandoned(zone->table, older)) {
+            continue;
         }
 
         rc = ngx_http_ratelimit_reload_follow_one(zone, newer, older);
@@ -164,6 +151,7 @@ ngx_http_ratelimit_reload_follow_one(ngx_http_ratelimit_zone_t *zone,
 {
     void               *addr;
     size_t              size;
+    ngx_uint_t          moved;
     ratelimit_table_t  *table;
 
     table = ngx_palloc(zone->pool, sizeof(ratelimit_table_t));
@@ -171,8 +159,11 @@ ngx_http_ratelimit_reload_follow_one(ngx_http_ratelimit_zone_t *zone,
         return NGX_ERROR;
     }
 
+    moved = ratelimit_table_moved(older);
+
     addr = ratelimit_table_memory(older, &size);
-    addr = ngx_http_ratelimit_reload_map(zone->pool, addr, size,
+    addr = ngx_http_ratelimit_reload_map(zone->pool, addr,
+                                         moved ? ngx_pagesize : size,
                                          zone->shm_zone->shm.log);
 
     if (addr == NULL
@@ -186,8 +177,13 @@ ngx_http_ratelimit_reload_follow_one(ngx_http_ratelimit_zone_t *zone,
         return NGX_DECLINED;
     }
 
+    if (moved) {
+        ngx_http_ratelimit_reload_free(older, zone->shm_zone->shm.log);
+        ratelimit_table_forget(table);
+    }
+
     table->data = zone;
-    newer->older = table;
+    ratelimit_table_follow(newer, table);
 
     return NGX_OK;
 }
@@ -354,7 +350,7 @@ ngx_http_ratelimit_reload_watch(ngx_cycle_t *cycle, ngx_array_t *zones)
 static void
 ngx_http_ratelimit_reload_handler(ngx_event_t *ev)
 {
-    ngx_uint_t                   i, busy, alone;
+    ngx_uint_t                   i, busy, alone, takes;
     ngx_array_t                 *zones;
     ngx_http_ratelimit_zone_t  **zone;
 
@@ -362,13 +358,18 @@ ngx_http_ratelimit_reload_handler(ngx_event_t *ev)
     zone = zones->elts;
 
     busy = 0;
+    takes = 0;
     alone = ngx_http_ratelimit_reload_alone();
 
     for (i = 0; i < zones->nelts; i++) {
         busy += ngx_http_ratelimit_reload_progress(zone[i], alone);
+        takes += alone && ngx_http_ratelimit_reload_take(zone[i]);
     }
 
-    if (busy) {
+    if (takes) {
+        ngx_add_timer(ev, NGX_HTTP_RATELIMIT_TAKE_TIME);
+
+    } else if (busy) {
         ngx_add_timer(ev, alone ? NGX_HTTP_RATELIMIT_SPENT_TIME
                                 : NGX_HTTP_RATELIMIT_SEAL_TIME);
     }
@@ -382,7 +383,7 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t alone)
 {
     uint64_t            now;
-    ratelimit_table_t  *table;
+    ratelimit_table_t  *table, *older;
 
     now = (uint64_t) ngx_current_msec * 1000;
 
@@ -393,9 +394,12 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
     for (table = zone->table; table->older; table = table->older) {
 
         if (ratelimit_table_spent(table->older, now)) {
-            ngx_http_ratelimit_reload_free_older(table->older, ngx_cycle->log);
 
             /* even older tables were sealed no later */
+
+            for (older = table->older; older; older = older->older) {
+                ngx_http_ratelimit_reload_free(older, ngx_cycle->log);
+            }
 
             table->older = NULL;
             break;
@@ -406,25 +410,50 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
 }
 
 
-/* frees the pages except for the first one, which holds the seal */
+/* whether the zone's table has to take more counters of older ones */
+
+static ngx_uint_t
+ngx_http_ratelimit_reload_take(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_uint_t          takes;
+    ratelimit_clock_t   clock;
+    ratelimit_table_t  *older;
+
+    ngx_http_ratelimit_shm_clock_of(zone, &clock);
+
+    takes = ratelimit_table_take(zone->table, NGX_HTTP_RATELIMIT_MAX_TABLES,
+                                 &clock, ngx_http_ratelimit_self);
+
+    for (older = zone->table->older; older; older = older->older) {
+        if (ratelimit_table_moved(older)) {
+            ngx_http_ratelimit_reload_free(older, ngx_cycle->log);
+            ratelimit_table_forget(older);
+        }
+    }
+
+    return takes;
+}
+
+
+/* the pages except for the first one, which holds the seal */
 
 static void
-ngx_http_ratelimit_reload_free_older(ratelimit_table_t *older, ngx_log_t *log)
+ngx_http_ratelimit_reload_free(ratelimit_table_t *older, ngx_log_t *log)
 {
 #if (NGX_LINUX)
 
     size_t   size;
     u_char  *addr;
 
-    for ( /* void */ ; older; older = older->older) {
-        addr = ratelimit_table_memory(older, &size);
+    if (older->nsegments == 0) {
+        return;
+    }
 
-        if (madvise(addr + ngx_pagesize, size - ngx_pagesize, MADV_REMOVE)
-            == -1)
-        {
-            ngx_log_error(NGX_LOG_NOTICE, log, ngx_errno,
-                          "madvise(%uz, MADV_REMOVE) failed", size);
-        }
+    addr = ratelimit_table_memory(older, &size);
+
+    if (madvise(addr + ngx_pagesize, size - ngx_pagesize, MADV_REMOVE) == -1) {
+        ngx_log_error(NGX_LOG_NOTICE, log, ngx_errno,
+                      "madvise(%uz, MADV_REMOVE) failed", size);
     }
 
 #endif

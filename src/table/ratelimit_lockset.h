@@ -47,6 +47,7 @@ ratelimit_lockset_init(ratelimit_lockset_t *set, ratelimit_place_t *places,
     set->clock = clock;
     set->me = me;
     set->blocked = NULL;
+    set->moving = NULL;
 }
 
 

@@ -40,7 +40,6 @@ static size_t ratelimit_table_align(size_t size);
 static uint32_t ratelimit_table_epoch_shift(uint32_t nlines);
 static uint32_t ratelimit_table_segments(size_t slots);
 static uint64_t ratelimit_table_rough_period(const ratelimit_rule_t *rule);
-static uint64_t ratelimit_table_own_entries(const ratelimit_table_t *table);
 static uint64_t ratelimit_table_own_evictions(const ratelimit_table_t *table);
 
 
@@ -156,6 +155,7 @@ ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
     slots = ratelimit_table_slots(table, rest);
 
     table->nsegments = ratelimit_table_segments(slots);
+    table->spread = table->nsegments;
     table->segments = (ratelimit_segment_t *) p;
 
     size = table->nsegments * sizeof(ratelimit_segment_t);
@@ -458,7 +458,7 @@ ratelimit_table_entries(const ratelimit_table_t *table)
 }
 
 
-static uint64_t
+uint64_t
 ratelimit_table_own_entries(const ratelimit_table_t *table)
 {
     uint32_t              i;
@@ -494,6 +494,11 @@ ratelimit_table_bytes_used(const ratelimit_table_t *table)
     bytes = 0;
 
     for ( /* void */ ; table; table = table->older) {
+
+        if (table->nsegments == 0) {
+            continue;
+        }
+
         fixed = (unsigned char *) table->slots
                 - (unsigned char *) table->header;
         room = table->nblocks;

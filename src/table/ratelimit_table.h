@@ -99,6 +99,8 @@ struct ratelimit_table_s {
 
     uint32_t                        packed;   /* the argument of open */
     uint32_t                        nsegments;
+    uint32_t                        spread;   /* the same, also when another
+                                                 table has taken them */
     uint32_t                        nlines;   /* of a segment */
     uint32_t                        line_size;
     uint32_t                        slot_size;  /* of a slot's part of it, but
@@ -282,9 +284,28 @@ int ratelimit_table_once_a_second(ratelimit_table_t *table, uint32_t event,
  * table that follows, and seals all older ones.  Spent is an older table in
  * which nothing counts any more.
  */
+void ratelimit_table_follow(ratelimit_table_t *table,
+    ratelimit_table_t *older);
 void ratelimit_table_seal(ratelimit_table_t *table, uint64_t now);
 int ratelimit_table_sealed(const ratelimit_table_t *older);
 int ratelimit_table_spent(const ratelimit_table_t *older, uint64_t now);
+
+/*
+ * If the table and those that it follows, which are sealed, are larger than so
+ * many times the largest: takes the counters of a part of an older one, so that
+ * its memory can be freed while they live.  Returns 0 if they are not.
+ *
+ * Moved is an older table of which all was taken.  It stays in the chain: how
+ * it was cut says where its counters are now.  It may be left out if it is
+ * abandoned: it had no counters, or the table that took them is out.  Forget is
+ * for a process that is to use no more than its first page.
+ */
+int ratelimit_table_take(ratelimit_table_t *table, size_t times,
+    const ratelimit_clock_t *clock, uint32_t me);
+int ratelimit_table_moved(const ratelimit_table_t *older);
+int ratelimit_table_abandoned(ratelimit_table_t *table,
+    const ratelimit_table_t *older);
+void ratelimit_table_forget(ratelimit_table_t *older);
 
 
 /* picks the decision that is compiled for the tables of all places */

@@ -37,8 +37,6 @@ static int ratelimit_block_try(ratelimit_table_t *table, uint32_t number,
 static int ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
     uint32_t owner, ratelimit_slot_t *slot, ratelimit_lockset_t *set,
     ratelimit_block_choice_t *choice);
-static int ratelimit_block_holds(ratelimit_lockset_t *set,
-    const ratelimit_segment_t *segment);
 
 
 uint32_t
@@ -126,7 +124,7 @@ ratelimit_block_try(ratelimit_table_t *table, uint32_t number, uint32_t owner,
     slot = &table->slots[former - 1];
     segment = ratelimit_table_segment(table, slot);
 
-    held = ratelimit_block_holds(set, segment);
+    held = ratelimit_segment_held(set, segment);
 
     if (!held && !ratelimit_trylock(&segment->lock, set->me)) {
         set->blocked = segment;
@@ -192,20 +190,4 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
 
     return ratelimit_block_claim(table, number, owner,
                                  table->owners[number - 1]);
-}
-
-
-static int
-ratelimit_block_holds(ratelimit_lockset_t *set,
-    const ratelimit_segment_t *segment)
-{
-    size_t  i;
-
-    for (i = 0; i < set->n; i++) {
-        if (set->places[i].segment == segment) {
-            return 1;
-        }
-    }
-
-    return 0;
 }

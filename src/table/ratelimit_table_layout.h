@@ -76,9 +76,17 @@ struct ratelimit_header_s {
     uint32_t                        nclasses;
     ratelimit_class_t               classes[RATELIMIT_CLASSES];
 
+    /* how another table takes its counters, see migrate */
+
+    uint64_t                        serial;   /* of the tables of a zone */
+    uint64_t                        heir;     /* that table's, 0: none yet */
+    uint64_t                        moved;    /* lines that it has taken */
+    uint64_t                        adopted;  /* counters of them, at least */
+    uint64_t                        took_at;  /* itself from others */
+
     /* what changes when a zone is full, in a cache line of its own */
 
-    uint64_t                        padding[8];
+    uint64_t                        padding[3];
     uint64_t                        inherited;  /* evictions of sealed tables */
     uint64_t                        dismissed;  /* evictions, see table.h */
     uint64_t                        reported; /* evictions of this one */

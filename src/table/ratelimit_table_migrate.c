@@ -5,10 +5,39 @@
  */
 
 
-#include "table/ratelimit_table_slot.h"
+#include "table/ratelimit_lockset.h"
+
+
+/*
+ * So many lines are taken at once, and again after so many microseconds, by the
+ * process that comes first: others hardly wait, and 64 MB take a minute.
+ */
+#define RATELIMIT_TAKE_LINES  128
+#define RATELIMIT_TAKE_TIME   10000
 
 
 static void ratelimit_migrate_inherit(uint64_t *heir, uint64_t n);
+static int ratelimit_migrate_look(ratelimit_place_t *place,
+    ratelimit_table_t *older, const ratelimit_rule_t *rule,
+    ratelimit_lockset_t *set);
+static int ratelimit_migrate_find(ratelimit_place_t *place,
+    ratelimit_table_t *older, const ratelimit_hash_t *hash, uint64_t period,
+    const ratelimit_rule_t *rule, ratelimit_lockset_t *set);
+static ratelimit_table_t *ratelimit_migrate_heir(ratelimit_table_t *table,
+    const ratelimit_table_t *older);
+static void ratelimit_migrate_hash(const ratelimit_table_t *older,
+    uint64_t segment, uint64_t fingerprint, ratelimit_hash_t *hash);
+static ratelimit_table_t *ratelimit_migrate_choose(ratelimit_table_t *table,
+    size_t times);
+static void ratelimit_migrate_outlive(ratelimit_table_t *heir,
+    const ratelimit_table_t *older, uint32_t me);
+static uint64_t ratelimit_migrate_lines(ratelimit_table_t *heir,
+    ratelimit_table_t *older, uint64_t n, const ratelimit_clock_t *clock,
+    uint32_t me);
+static void ratelimit_migrate_adopt(ratelimit_table_t *heir,
+    ratelimit_place_t *from, const ratelimit_clock_t *clock, uint32_t me);
+static void ratelimit_migrate_rule(const ratelimit_place_t *from,
+    ratelimit_rule_t *rule);
 static int ratelimit_migrate_move(ratelimit_place_t *from,
     ratelimit_place_t *to, const ratelimit_rule_t *rule,
     ratelimit_lockset_t *set);
@@ -22,6 +51,19 @@ ratelimit_migrate_active(ratelimit_table_t *table)
     }
 
     return table;
+}
+
+
+/* numbers rise from table to table, and a table keeps its own */
+
+void
+ratelimit_table_follow(ratelimit_table_t *table, ratelimit_table_t *older)
+{
+    table->older = older;
+
+    if (table->header->serial == 0) {
+        table->header->serial = older->header->serial + 1;
+    }
 }
 
 
@@ -118,38 +160,93 @@ int
 ratelimit_migrate_counter(ratelimit_place_t *place,
     const ratelimit_rule_t *rule, ratelimit_lockset_t *set)
 {
-    int                 done;
-    uint64_t            segment;
-    ratelimit_place_t   from;
     ratelimit_table_t  *older;
 
     for (older = place->active->older; older; older = older->older) {
-        from = *place;
 
-        segment = ratelimit_slot_segment(older, &from.hash);
-
-        ratelimit_slot_locate(older, &from, segment, rule->period,
-                              older->kind.where);
-
-        if (!ratelimit_trylock(&from.segment->lock, set->me)) {
-            set->blocked = from.segment;
-            set->blocked_table = older;
+        if (!ratelimit_migrate_look(place, older, rule, set)) {
             return 0;
         }
 
-        (void) ratelimit_slot_find(&from, segment, rule->period,
-                                   older->kind.where);
-
-        done = from.slot ? ratelimit_migrate_move(&from, place, rule, set) : 1;
-
-        ratelimit_unlock(&from.segment->lock);
-
-        if (!done || place->slot) {
-            return done;
+        if (place->slot) {
+            break;
         }
     }
 
     return 1;
+}
+
+
+/* where the counter was, then where it is if it was taken from there */
+
+static int
+ratelimit_migrate_look(ratelimit_place_t *place, ratelimit_table_t *older,
+    const ratelimit_rule_t *rule, ratelimit_lockset_t *set)
+{
+    uint64_t            period;
+    ratelimit_hash_t    hash;
+    ratelimit_table_t  *heir;
+
+    hash = place->hash;
+    period = rule->period;
+
+    for ( ;; ) {
+
+        if (!ratelimit_table_moved(older)
+            && !ratelimit_migrate_find(place, older, &hash, period, rule, set))
+        {
+            return 0;
+        }
+
+        heir = ratelimit_migrate_heir(place->active, older);
+
+        if (place->slot || heir == NULL) {
+            return 1;
+        }
+
+        ratelimit_migrate_hash(older,
+                               ((hash.hi >> 32) * older->spread) >> 32,
+                               ratelimit_slot_fingerprint(&hash, period),
+                               &hash);
+        period = 0;
+        older = heir;
+    }
+}
+
+
+static int
+ratelimit_migrate_find(ratelimit_place_t *place, ratelimit_table_t *older,
+    const ratelimit_hash_t *hash, uint64_t period,
+    const ratelimit_rule_t *rule, ratelimit_lockset_t *set)
+{
+    int                done, held;
+    uint64_t           segment;
+    ratelimit_place_t  from;
+
+    from = *place;
+    from.hash = *hash;
+
+    segment = ratelimit_slot_segment(older, hash);
+
+    ratelimit_slot_locate(older, &from, segment, period, older->kind.where);
+
+    held = ratelimit_segment_held(set, from.segment);
+
+    if (!held && !ratelimit_trylock(&from.segment->lock, set->me)) {
+        set->blocked = from.segment;
+        set->blocked_table = older;
+        return 0;
+    }
+
+    (void) ratelimit_slot_find(&from, segment, period, older->kind.where);
+
+    done = from.slot ? ratelimit_migrate_move(&from, place, rule, set) : 1;
+
+    if (!held) {
+        ratelimit_unlock(&from.segment->lock);
+    }
+
+    return done;
 }
 
 
@@ -159,6 +256,7 @@ static int
 ratelimit_migrate_move(ratelimit_place_t *from, ratelimit_place_t *to,
     const ratelimit_rule_t *rule, ratelimit_lockset_t *set)
 {
+    int                 allocated;
     ratelimit_state_t  *state, *copy;
     ratelimit_table_t  *table;
 
@@ -166,7 +264,13 @@ ratelimit_migrate_move(ratelimit_place_t *from, ratelimit_place_t *to,
         return 1;
     }
 
-    if (!ratelimit_slot_allocate(to, set)) {
+    /* it may be in the same lines */
+
+    set->moving = from->slot;
+    allocated = to->slot || ratelimit_slot_allocate(to, set);
+    set->moving = NULL;
+
+    if (!allocated) {
         return 0;
     }
 
@@ -187,4 +291,300 @@ ratelimit_migrate_move(ratelimit_place_t *from, ratelimit_place_t *to,
     ratelimit_slot_remove(from->segment, from->slot);
 
     return 1;
+}
+
+
+/* the table that takes the counters, among those from the given one on */
+
+static ratelimit_table_t *
+ratelimit_migrate_heir(ratelimit_table_t *table,
+    const ratelimit_table_t *older)
+{
+    uint64_t  serial;
+
+    serial = __atomic_load_n(&older->header->heir, __ATOMIC_ACQUIRE);
+
+    for ( /* void */ ; serial && table && table != older; table = table->older)
+    {
+        if (table->header->serial == serial) {
+            return table;
+        }
+    }
+
+    return NULL;
+}
+
+
+/*
+ * A slot does not know the hash of its key, so it can't be moved to where the
+ * key is looked for in another table: it goes to where its place was hashed to.
+ */
+
+static void
+ratelimit_migrate_hash(const ratelimit_table_t *older, uint64_t segment,
+    uint64_t fingerprint, ratelimit_hash_t *hash)
+{
+    uint64_t  place[3];
+
+    place[0] = older->header->serial;
+    place[1] = segment;
+    place[2] = fingerprint;
+
+    ratelimit_hash(&older->header->secret, place, sizeof(place), hash);
+}
+
+
+int
+ratelimit_table_moved(const ratelimit_table_t *older)
+{
+    return __atomic_load_n(&older->header->moved, __ATOMIC_ACQUIRE)
+           == (uint64_t) older->spread * older->nlines;
+}
+
+
+int
+ratelimit_table_abandoned(ratelimit_table_t *table,
+    const ratelimit_table_t *older)
+{
+    return ratelimit_table_moved(older)
+           && (__atomic_load_n(&older->header->adopted, __ATOMIC_RELAXED) == 0
+               || ratelimit_migrate_heir(table, older) == NULL);
+}
+
+
+void
+ratelimit_table_forget(ratelimit_table_t *older)
+{
+    older->nsegments = 0;
+}
+
+
+int
+ratelimit_table_take(ratelimit_table_t *table, size_t times,
+    const ratelimit_clock_t *clock, uint32_t me)
+{
+    uint64_t            none, n, last;
+    ratelimit_table_t  *heir, *older;
+
+    older = ratelimit_migrate_choose(table, times);
+
+    if (older == NULL) {
+        return 0;
+    }
+
+    last = __atomic_load_n(&table->header->took_at, __ATOMIC_RELAXED);
+
+    if (clock->now - last < RATELIMIT_TAKE_TIME
+        || !__atomic_compare_exchange_n(&table->header->took_at, &last,
+                                        clock->now, 0, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED))
+    {
+        return 1;
+    }
+
+    none = 0;
+
+    (void) __atomic_compare_exchange_n(&older->header->heir, &none,
+                                       table->header->serial, 0,
+                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+
+    heir = ratelimit_migrate_heir(table, older);
+
+    if (heir == NULL) {
+        return 0;
+    }
+
+    n = __atomic_load_n(&older->header->moved, __ATOMIC_ACQUIRE);
+
+    if (n < (uint64_t) older->nsegments * older->nlines) {
+        ratelimit_migrate_outlive(heir, older, me);
+
+        last = ratelimit_migrate_lines(heir, older, n, clock, me);
+
+        (void) __atomic_compare_exchange_n(&older->header->moved, &n, last, 0,
+                                           __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    }
+
+    return 1;
+}
+
+
+/*
+ * The oldest, but first one that is empty, as one that was never used.  All of
+ * a table is taken before its heir is chosen, which is no older.
+ */
+
+static ratelimit_table_t *
+ratelimit_migrate_choose(ratelimit_table_t *table, size_t times)
+{
+    uint64_t            total, largest;
+    ratelimit_table_t  *oldest, *empty;
+
+    total = table->header->size;
+    largest = total;
+    oldest = NULL;
+    empty = NULL;
+
+    for (table = table->older; table; table = table->older) {
+
+        if (ratelimit_table_moved(table)) {
+            continue;
+        }
+
+        total += table->header->size;
+        largest = ratelimit_max(largest, table->header->size);
+        oldest = table;
+
+        if (ratelimit_table_own_entries(table) == 0) {
+            empty = table;
+        }
+    }
+
+    if (total <= times * largest) {
+        return NULL;
+    }
+
+    return empty
+           && __atomic_load_n(&oldest->header->heir, __ATOMIC_RELAXED) == 0
+           ? empty : oldest;
+}
+
+
+/* the heir is spent no earlier than what it has taken */
+
+static void
+ratelimit_migrate_outlive(ratelimit_table_t *heir,
+    const ratelimit_table_t *older, uint32_t me)
+{
+    uint64_t  horizon;
+
+    horizon = __atomic_load_n(&older->header->horizon, __ATOMIC_RELAXED);
+
+    if (__atomic_load_n(&heir->header->horizon, __ATOMIC_RELAXED) >= horizon) {
+        return;
+    }
+
+    (void) ratelimit_lock(&heir->header->lock, me, heir->lifelines);
+
+    if (heir->header->horizon < horizon) {
+        __atomic_store_n(&heir->header->horizon, horizon, __ATOMIC_RELAXED);
+    }
+
+    ratelimit_unlock(&heir->header->lock);
+}
+
+
+/*
+ * From the n'th line on; returns how many are done then.  Pages of a segment
+ * without keys are not touched: they may have no memory.
+ */
+
+static uint64_t
+ratelimit_migrate_lines(ratelimit_table_t *heir, ratelimit_table_t *older,
+    uint64_t n, const ratelimit_clock_t *clock, uint32_t me)
+{
+    uint32_t           k;
+    uint64_t           end;
+    ratelimit_slot_t  *line;
+    ratelimit_place_t  from;
+
+    end = (n / older->nlines + 1) * older->nlines;
+
+    from.active = older;
+    from.segment = &older->segments[n / older->nlines];
+
+    ratelimit_lockset_wait(older, from.segment, me);
+
+    if (from.segment->inserts != from.segment->removals) {
+        end = ratelimit_min(end, n + RATELIMIT_TAKE_LINES);
+
+        for ( /* void */ ; n < end; n++) {
+            line = (ratelimit_slot_t *) ((unsigned char *) older->slots
+                                         + n * older->line_size);
+
+            for (k = 0; k < RATELIMIT_LINE_SLOTS; k++) {
+                from.slot = &line[k];
+
+                if (from.slot->id) {
+                    ratelimit_migrate_adopt(heir, &from, clock, me);
+                }
+            }
+        }
+    }
+
+    ratelimit_unlock(&from.segment->lock);
+
+    return end;
+}
+
+
+/*
+ * The process that holds a segment of the heir never waits for one of the older
+ * table, so this one may wait for it.
+ */
+
+static void
+ratelimit_migrate_adopt(ratelimit_table_t *heir, ratelimit_place_t *from,
+    const ratelimit_clock_t *clock, uint32_t me)
+{
+    int                  done;
+    uint64_t             segment;
+    ratelimit_rule_t     rule;
+    ratelimit_place_t    to;
+    ratelimit_clock_t    now;
+    ratelimit_lockset_t  set;
+
+    now = *clock;
+
+    ratelimit_lockset_init(&set, &to, 1, &now, me);
+
+    ratelimit_migrate_rule(from, &rule);
+    ratelimit_migrate_hash(from->active,
+                           from->segment - from->active->segments,
+                           from->slot->id & RATELIMIT_FINGERPRINT, &to.hash);
+
+    segment = ratelimit_slot_segment(heir, &to.hash);
+    ratelimit_slot_locate(heir, &to, segment, 0, heir->kind.where);
+
+    (void) __atomic_fetch_add(&from->active->header->adopted, 1,
+                              __ATOMIC_RELAXED);
+
+    do {
+        if (set.blocked) {
+            ratelimit_lockset_wait(heir, set.blocked, me);
+            ratelimit_unlock(&set.blocked->lock);
+            set.blocked = NULL;
+        }
+
+        ratelimit_lockset_wait(heir, to.segment, me);
+        ratelimit_lockset_tick(to.segment, &now);
+
+        (void) ratelimit_slot_find(&to, segment, 0, heir->kind.where);
+
+        done = ratelimit_migrate_move(from, &to, &rule, &set);
+
+        ratelimit_unlock(&to.segment->lock);
+
+    } while (!done);
+}
+
+
+/* as much of the rule as its class tells; without one it lives for long */
+
+static void
+ratelimit_migrate_rule(const ratelimit_place_t *from, ratelimit_rule_t *rule)
+{
+    ratelimit_header_t  *header;
+    ratelimit_class_t   *class;
+
+    header = from->active->header;
+    class = &header->classes[ratelimit_slot_class(from->slot->id)];
+
+    memset(rule, 0, sizeof(ratelimit_rule_t));
+
+    rule->limit = class->period ? class->limit : 1;
+    rule->period = class->period
+                   ? class->period
+                   : __atomic_load_n(&header->horizon, __ATOMIC_RELAXED);
+    rule->ceiling = rule->limit;
 }

@@ -35,6 +35,7 @@ typedef struct {
     ratelimit_segment_t            *blocked;  /* held by another process that
                                                  may wait for this one */
     ratelimit_table_t              *blocked_table;
+    ratelimit_slot_t               *moving;   /* must not be evicted either */
 } ratelimit_lockset_t;
 
 
@@ -404,7 +405,7 @@ ratelimit_slot_use(ratelimit_place_t *place, const ratelimit_rule_t *rule,
 }
 
 
-/* whether another limit of the same request needs the slot */
+/* whether another limit of the same request, or a move, needs the slot */
 
 static inline int
 ratelimit_slot_in_use(const ratelimit_lockset_t *set,
@@ -413,11 +414,27 @@ ratelimit_slot_in_use(const ratelimit_lockset_t *set,
     size_t  i;
 
     if (set->n == 1) {
-        return 0;
+        return set->moving == slot;
     }
 
     for (i = 0; i < set->n; i++) {
         if (set->places[i].slot == slot) {
+            return 1;
+        }
+    }
+
+    return set->moving == slot;
+}
+
+
+static inline int
+ratelimit_segment_held(const ratelimit_lockset_t *set,
+    const ratelimit_segment_t *segment)
+{
+    size_t  i;
+
+    for (i = 0; i < set->n; i++) {
+        if (set->places[i].segment == segment) {
             return 1;
         }
     }
@@ -483,6 +500,9 @@ const ratelimit_instance_t *ratelimit_table_instance(
 /* the segment that a slot belongs to */
 ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot);
+
+/* without those of older tables */
+uint64_t ratelimit_table_own_entries(const ratelimit_table_t *table);
 
 /* a live counter of the segment has to go; reported once a second at most */
 void ratelimit_table_count_eviction(ratelimit_table_t *table,

@@ -106,7 +106,7 @@ migrate_stop(uint32_t *stop, fleet_worker_t *worker, int n)
 }
 
 
-static void
+static void __attribute__((unused))
 migrate_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     size_t old_size, size_t new_size, uint64_t new_limit)
 {
@@ -205,7 +205,7 @@ migrate_pair_run(fleet_t *f, int number, void *data)
 }
 
 
-static void
+static void __attribute__((unused))
 migrate_pair(int rounds)
 {
     int             i, round;
