@@ -392,11 +392,13 @@ ngx_http_ratelimit_add_last(ngx_conf_t *cf, ngx_http_phases phase,
 static ngx_int_t
 ngx_http_ratelimit_init_module(ngx_cycle_t *cycle)
 {
+    ngx_http_ratelimit_store_init_module(cycle);
+
 #if (NGX_HTTP_RATELIMIT_HIREDIS)
     ngx_http_ratelimit_redis_init_module(cycle);
 #endif
 
-    return ngx_http_ratelimit_store_init_module(cycle);
+    return NGX_OK;
 }
 
 
@@ -442,4 +444,6 @@ ngx_http_ratelimit_exit_process(ngx_cycle_t *cycle)
 #if (NGX_HTTP_RATELIMIT_HIREDIS)
     ngx_http_ratelimit_redis_exit_process(cycle);
 #endif
+
+    ngx_http_ratelimit_store_exit_process(cycle);
 }

@@ -17,6 +17,7 @@ use Gateway;
 use constant WORKERS => 3;
 use constant CLIENTS => 24;
 use constant EACH => 6;         # requests of a client to a location
+use constant LATE => 40;        # requests that end after a reload
 
 my $away = Gateway::free_port();
 
@@ -166,6 +167,27 @@ END
         $clients->series((["GET /remote?k=$_[0]"]) x 5);
     };
 
+    # the worker has begun to read these when it answers another request
+
+    my $late = sub {
+        my @late = map { $clients->connect } 1 .. LATE;
+
+        for my $n (0 .. $#late) {
+            my $path = $n % 2 ? "full?k=$_[0]$n" : 'remote?k=late';
+
+            $late[$n]{expected} = 1;
+            Clients::put($late[$n], $clients->text("GET /$path") =~ s/\r\n\z//r);
+        }
+
+        $clients->ask('GET /api/zones');
+
+        return @late;
+    };
+    my $end = sub {
+        Clients::put($_, "\r\n") for @_;
+        Clients::await_answers(scalar @_, @_);
+    };
+
     $some->('a');
     $clients->ask('DELETE /api/zones/full');
     $some->('b');
@@ -177,6 +199,30 @@ END
     cmp_ok($before->{$evictions}, '>', $before->{recent}, 'some are dismissed');
     cmp_ok($before->{recent}, '>', 0, 'some are not');
     cmp_ok($before->{$fallbacks}, '>', 0, 'a Redis has some');
+
+    # requests that end when their zone and Redis are gone, and are there again
+
+    my @early = $late->('d');
+    my @later = $late->('e');
+
+    $gateway->reload("server { $server $api }");
+    $end->(@early);
+    $gateway->reload("$zones server { $server $limits $api }");
+    $end->(@later);
+    Gateway::await(sub { $gateway->settled }, 'the former worker to go');
+
+    my $counted = $figures->();
+    my %more = map { $_ => $counted->{$_} - $before->{$_} }
+               grep { $counted->{$_} != $before->{$_} }
+               grep { !/redis/ || $_ eq $fallbacks } keys %$counted;
+
+    is_deeply(\%more, {
+        $evictions => LATE, recent => LATE, $fallbacks => LATE,
+        'requests_total{zone="full",limit="",status="passed"}' => LATE,
+        'requests_total{zone="remote",limit="",status="failed_open"}' => LATE,
+    }, 'what it has counted is not lost');
+
+    $before = $counted;
 
     $gateway->hup("server { $server $api }");
     Gateway::await(sub { $gateway->settled }, 'all are removed');

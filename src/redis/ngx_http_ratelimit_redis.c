@@ -17,7 +17,10 @@ static ngx_int_t ngx_http_ratelimit_redis_init_shared(
     ngx_shm_zone_t *shm_zone, void *data);
 static ngx_int_t ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
-static ngx_int_t ngx_http_ratelimit_redis_take_kept(ngx_cycle_t *cycle,
+static void ngx_http_ratelimit_redis_take(ngx_http_ratelimit_redis_t *redis);
+static ngx_int_t ngx_http_ratelimit_redis_leave(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_redis_t *redis);
+static ngx_int_t ngx_http_ratelimit_redis_stay(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_each(ngx_cycle_t *cycle,
     ngx_int_t (*handler)(ngx_cycle_t *cycle,
@@ -166,7 +169,6 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
     redis = shm_zone->data;
     pool = (ngx_slab_pool_t *) shm_zone->shm.addr;
 
-    redis->fresh = (former == NULL);
     redis->shared = former ? former->shared
                            : ngx_slab_calloc(pool,
                                     sizeof(ngx_http_ratelimit_redis_shared_t));
@@ -190,17 +192,42 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
 void
 ngx_http_ratelimit_redis_init_module(ngx_cycle_t *cycle)
 {
-    if (!ngx_is_init_cycle(cycle->old_cycle)) {
-        (void) ngx_http_ratelimit_redis_each(cycle->old_cycle,
-                                             ngx_http_ratelimit_redis_keep);
+    if (ngx_is_init_cycle(cycle->old_cycle)) {
+        return;
     }
 
+    /* each is gone but those whose memory is that of one that is there */
+
+    (void) ngx_http_ratelimit_redis_each(cycle->old_cycle,
+                                         ngx_http_ratelimit_redis_leave);
     (void) ngx_http_ratelimit_redis_each(cycle,
-                                         ngx_http_ratelimit_redis_take_kept);
+                                         ngx_http_ratelimit_redis_stay);
+    (void) ngx_http_ratelimit_redis_each(cycle->old_cycle,
+                                         ngx_http_ratelimit_redis_keep);
 }
 
 
-/* of all, whether they are gone or not */
+static ngx_int_t
+ngx_http_ratelimit_redis_leave(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_redis_t *redis)
+{
+    redis->shared->gone = 1;
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_stay(ngx_cycle_t *cycle,
+    ngx_http_ratelimit_redis_t *redis)
+{
+    redis->shared->gone = 0;
+
+    return NGX_OK;
+}
+
+
+/* if it is gone: when it goes, and when workers exit that still know it */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
@@ -208,35 +235,36 @@ ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
 {
     ngx_str_t  node;
 
+    if (!redis->shared->gone) {
+        return NGX_OK;
+    }
+
     ngx_str_null(&node);
 
-    ngx_http_ratelimit_keep(cycle, &redis->name, &node,
-                            (void *) &redis->shared->counters,
+    ngx_http_ratelimit_keep(&redis->name, &node, &redis->shared->counters,
                             sizeof(ngx_http_ratelimit_redis_counters_t));
 
     if (redis->nodes != NULL) {
-        ngx_http_ratelimit_redis_nodes_keep(redis->nodes, cycle);
+        ngx_http_ratelimit_redis_nodes_keep(redis->nodes);
     }
 
     return NGX_OK;
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_redis_take_kept(ngx_cycle_t *cycle,
-    ngx_http_ratelimit_redis_t *redis)
+static void
+ngx_http_ratelimit_redis_take(ngx_http_ratelimit_redis_t *redis)
 {
     ngx_str_t  node;
 
-    ngx_str_null(&node);
-
-    if (redis->fresh) {
-        (void) ngx_http_ratelimit_take_kept(cycle, &redis->name, &node,
-                                  (void *) &redis->shared->counters,
-                                  sizeof(ngx_http_ratelimit_redis_counters_t));
+    if (redis->shared->gone) {
+        return;
     }
 
-    return NGX_OK;
+    ngx_str_null(&node);
+
+    ngx_http_ratelimit_take_kept(&redis->name, &node, &redis->shared->counters,
+                                 sizeof(ngx_http_ratelimit_redis_counters_t));
 }
 
 
@@ -349,7 +377,7 @@ ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
                   counters->errors, counters->changes, counters->fallbacks,
                   counters->denied);
 
-    return NGX_OK;
+    return ngx_http_ratelimit_redis_keep(cycle, redis);
 }
 
 
@@ -400,9 +428,15 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
 
         shared = &node->shared;
 
+        ngx_http_ratelimit_redis_take_node(redis->nodes, node);
+
         endpoint.host.data = node->host;
         endpoint.host.len = ngx_strlen(node->host);
         endpoint.port = node->port;
+    }
+
+    if (n == 0) {
+        ngx_http_ratelimit_redis_take(redis);
     }
 
     figures->name = redis->name;

@@ -104,7 +104,9 @@ typedef struct {
     ngx_atomic_t                    offset;   /* ms by which Redis' clock is
                                                  ahead, 0: not known */
 
-    ngx_http_ratelimit_redis_counters_t  counters;
+    ngx_atomic_t                    gone;     /* from the configuration */
+
+    ngx_http_ratelimit_redis_counters_t  counters;  /* which are kept then */
 } ngx_http_ratelimit_redis_shared_t;
 
 
@@ -172,7 +174,6 @@ struct ngx_http_ratelimit_redis_s {
     ngx_str_t                       file;     /* where it was declared */
     ngx_uint_t                      line;
 
-    ngx_uint_t                      fresh;    /* the memory is new */
     ngx_http_ratelimit_redis_shared_t  *shared;
     ngx_http_ratelimit_redis_server_t  *server;  /* if there are nodes: where
                                                     commands wait for one */

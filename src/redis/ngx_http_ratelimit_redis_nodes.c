@@ -37,7 +37,7 @@ static ngx_http_ratelimit_redis_node_t *ngx_http_ratelimit_redis_find_node(
     in_port_t port);
 static void ngx_http_ratelimit_redis_keep_node(
     ngx_http_ratelimit_redis_nodes_t *nodes,
-    ngx_http_ratelimit_redis_node_t *node, ngx_cycle_t *cycle);
+    ngx_http_ratelimit_redis_node_t *node);
 static void ngx_http_ratelimit_redis_name_node(
     ngx_http_ratelimit_redis_node_t *node, u_char *text, ngx_str_t *name);
 static ngx_http_ratelimit_redis_node_t *ngx_http_ratelimit_redis_free_node(
@@ -365,8 +365,6 @@ ngx_uint_t
 ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_str_t *host, in_port_t port, ngx_str_t *address)
 {
-    u_char                                 text[NGX_HTTP_RATELIMIT_NODE_NAME];
-    ngx_str_t                              name;
     ngx_http_ratelimit_redis_node_t       *node;
     ngx_http_ratelimit_redis_directory_t  *directory;
 
@@ -384,8 +382,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
             return 0;
         }
 
-        ngx_http_ratelimit_redis_keep_node(nodes, node,
-                                           (ngx_cycle_t *) ngx_cycle);
+        ngx_http_ratelimit_redis_keep_node(nodes, node);
 
         /* a worker that is killed here leaves a free node */
 
@@ -398,11 +395,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
         node->address[0] = '\0';
         ngx_cpystrn(node->host, host->data, host->len + 1);
 
-        ngx_http_ratelimit_redis_name_node(node, text, &name);
-        (void) ngx_http_ratelimit_take_kept((ngx_cycle_t *) ngx_cycle,
-                                  &nodes->redis->name, &name,
-                                  (void *) &node->shared.counters,
-                                  sizeof(ngx_http_ratelimit_redis_counters_t));
+        ngx_http_ratelimit_redis_take_node(nodes, node);
 
         ngx_memory_barrier();
         node->id = ++directory->id;
@@ -421,8 +414,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
 
 
 void
-ngx_http_ratelimit_redis_nodes_keep(ngx_http_ratelimit_redis_nodes_t *nodes,
-    ngx_cycle_t *cycle)
+ngx_http_ratelimit_redis_nodes_keep(ngx_http_ratelimit_redis_nodes_t *nodes)
 {
     ngx_uint_t                             i;
     ngx_http_ratelimit_redis_directory_t  *directory;
@@ -430,14 +422,14 @@ ngx_http_ratelimit_redis_nodes_keep(ngx_http_ratelimit_redis_nodes_t *nodes,
     directory = nodes->directory;
 
     for (i = 0; i < directory->nnodes; i++) {
-        ngx_http_ratelimit_redis_keep_node(nodes, &directory->nodes[i], cycle);
+        ngx_http_ratelimit_redis_keep_node(nodes, &directory->nodes[i]);
     }
 }
 
 
 static void
 ngx_http_ratelimit_redis_keep_node(ngx_http_ratelimit_redis_nodes_t *nodes,
-    ngx_http_ratelimit_redis_node_t *node, ngx_cycle_t *cycle)
+    ngx_http_ratelimit_redis_node_t *node)
 {
     u_char     text[NGX_HTTP_RATELIMIT_NODE_NAME];
     ngx_str_t  name;
@@ -447,9 +439,26 @@ ngx_http_ratelimit_redis_keep_node(ngx_http_ratelimit_redis_nodes_t *nodes,
     }
 
     ngx_http_ratelimit_redis_name_node(node, text, &name);
-    ngx_http_ratelimit_keep(cycle, &nodes->redis->name, &name,
-                            (void *) &node->shared.counters,
+    ngx_http_ratelimit_keep(&nodes->redis->name, &name, &node->shared.counters,
                             sizeof(ngx_http_ratelimit_redis_counters_t));
+}
+
+
+void
+ngx_http_ratelimit_redis_take_node(ngx_http_ratelimit_redis_nodes_t *nodes,
+    ngx_http_ratelimit_redis_node_t *node)
+{
+    u_char     text[NGX_HTTP_RATELIMIT_NODE_NAME];
+    ngx_str_t  name;
+
+    if (nodes->redis->shared->gone) {
+        return;
+    }
+
+    ngx_http_ratelimit_redis_name_node(node, text, &name);
+    ngx_http_ratelimit_take_kept(&nodes->redis->name, &name,
+                                 &node->shared.counters,
+                                 sizeof(ngx_http_ratelimit_redis_counters_t));
 }
 
 

@@ -68,9 +68,12 @@ ngx_int_t ngx_http_ratelimit_redis_nodes_init(
     ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_http_ratelimit_redis_nodes_t *former, ngx_slab_pool_t *pool);
 
-/* counters of all nodes, see ngx_http_ratelimit_kept.h */
+/* counters of all nodes, and of one: see ngx_http_ratelimit_kept.h */
 void ngx_http_ratelimit_redis_nodes_keep(
-    ngx_http_ratelimit_redis_nodes_t *nodes, ngx_cycle_t *cycle);
+    ngx_http_ratelimit_redis_nodes_t *nodes);
+void ngx_http_ratelimit_redis_take_node(
+    ngx_http_ratelimit_redis_nodes_t *nodes,
+    ngx_http_ratelimit_redis_node_t *node);
 
 ngx_int_t ngx_http_ratelimit_redis_nodes_open(
     ngx_http_ratelimit_redis_nodes_t *nodes, ngx_cycle_t *cycle);

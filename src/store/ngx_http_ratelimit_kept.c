@@ -1,6 +1,8 @@
 
 /*
- * The memory of counters of what is gone.
+ * The memory of counters of what is gone.  Counters are moved here and back, so
+ * that each is in one place.  Workers of a former configuration go on counting
+ * in memory that is gone; what they have counted is moved when they exit.
  */
 
 
@@ -15,7 +17,7 @@
 typedef struct {
     ratelimit_hash_t                name;
     uint64_t                        time;     /* of its coming; 0: free */
-    uint64_t                        counters[NGX_HTTP_RATELIMIT_KEPT_COUNTERS];
+    ngx_atomic_t                    counters[NGX_HTTP_RATELIMIT_KEPT_COUNTERS];
 } ngx_http_ratelimit_kept_t;
 
 
@@ -23,20 +25,26 @@ typedef struct {
 
 typedef struct {
     uint64_t                        time;     /* how many ever came */
+    ngx_atomic_t                    used;     /* names */
     ngx_http_ratelimit_kept_t       names[NGX_HTTP_RATELIMIT_KEPT];
 } ngx_http_ratelimit_kept_memory_t;
 
 
 static ngx_int_t ngx_http_ratelimit_kept_init(ngx_shm_zone_t *shm_zone,
     void *data);
-static ngx_slab_pool_t *ngx_http_ratelimit_kept_pool(ngx_cycle_t *cycle);
-static ngx_http_ratelimit_kept_memory_t *ngx_http_ratelimit_kept_memory(
-    ngx_slab_pool_t *shpool);
-static ngx_http_ratelimit_kept_t *ngx_http_ratelimit_find_kept(
-    ngx_slab_pool_t *shpool, ngx_str_t *one, ngx_str_t *two,
-    ratelimit_hash_t *hash);
+static ngx_http_ratelimit_kept_memory_t *ngx_http_ratelimit_kept_memory(void);
+static void ngx_http_ratelimit_kept_move(ngx_atomic_t *from, ngx_atomic_t *to,
+    size_t size);
+static ngx_http_ratelimit_kept_t *ngx_http_ratelimit_find_kept(ngx_str_t *one,
+    ngx_str_t *two, ratelimit_hash_t *hash);
+static void ngx_http_ratelimit_keep_zone(ngx_http_ratelimit_zone_t *zone,
+    uint64_t dismissed);
 static ngx_uint_t ngx_http_ratelimit_zone_goes_on(
     ngx_http_ratelimit_zone_t *former, ngx_array_t *zones);
+
+
+/* of the configuration, or NULL */
+static ngx_slab_pool_t  *ngx_http_ratelimit_kept_pool;
 
 
 ngx_int_t
@@ -70,45 +78,46 @@ ngx_http_ratelimit_kept_init(ngx_shm_zone_t *shm_zone, void *data)
 }
 
 
-/* NULL if nothing is kept */
-
-static ngx_slab_pool_t *
-ngx_http_ratelimit_kept_pool(ngx_cycle_t *cycle)
+void
+ngx_http_ratelimit_kept_activate(ngx_cycle_t *cycle)
 {
-    return (ngx_slab_pool_t *)
+    ngx_http_ratelimit_kept_pool = (ngx_slab_pool_t *)
            ngx_http_ratelimit_shm_find(cycle, ngx_http_ratelimit_kept_init);
 }
 
 
 static ngx_http_ratelimit_kept_memory_t *
-ngx_http_ratelimit_kept_memory(ngx_slab_pool_t *shpool)
+ngx_http_ratelimit_kept_memory(void)
 {
     return (ngx_http_ratelimit_kept_memory_t *)
-           ((u_char *) shpool + ngx_pagesize);
+           ((u_char *) ngx_http_ratelimit_kept_pool + ngx_pagesize);
 }
 
 
 void
-ngx_http_ratelimit_keep(ngx_cycle_t *cycle, ngx_str_t *one, ngx_str_t *two,
-    const void *counters, size_t size)
+ngx_http_ratelimit_keep(ngx_str_t *one, ngx_str_t *two, void *counters,
+    size_t size)
 {
-    ngx_uint_t                         i;
-    ngx_slab_pool_t                   *shpool;
+    ngx_uint_t                         i, n;
+    ngx_atomic_t                      *counter;
     ratelimit_hash_t                   hash;
     ngx_http_ratelimit_kept_t         *kept;
     ngx_http_ratelimit_kept_memory_t  *memory;
 
-    shpool = ngx_http_ratelimit_kept_pool(cycle);
+    counter = counters;
+    n = size / sizeof(ngx_atomic_t);
 
-    if (shpool == NULL) {
+    for (i = 0; i < n && counter[i] == 0; i++) { /* void */ }
+
+    if (i == n || ngx_http_ratelimit_kept_pool == NULL) {
         return;
     }
 
-    memory = ngx_http_ratelimit_kept_memory(shpool);
+    memory = ngx_http_ratelimit_kept_memory();
 
-    ngx_shmtx_lock(&shpool->mutex);
+    ngx_shmtx_lock(&ngx_http_ratelimit_kept_pool->mutex);
 
-    kept = ngx_http_ratelimit_find_kept(shpool, one, two, &hash);
+    kept = ngx_http_ratelimit_find_kept(one, two, &hash);
 
     if (kept == NULL) {
         kept = memory->names;
@@ -118,48 +127,74 @@ ngx_http_ratelimit_keep(ngx_cycle_t *cycle, ngx_str_t *one, ngx_str_t *two,
                 kept = &memory->names[i];
             }
         }
+
+        memory->used += (kept->time == 0);
+
+        ngx_memzero(kept, sizeof(ngx_http_ratelimit_kept_t));
+        kept->name = hash;
     }
 
-    kept->name = hash;
     kept->time = ++memory->time;
-    ngx_memcpy(kept->counters, counters, size);
 
-    ngx_shmtx_unlock(&shpool->mutex);
+    ngx_http_ratelimit_kept_move(counters, kept->counters, size);
+
+    ngx_shmtx_unlock(&ngx_http_ratelimit_kept_pool->mutex);
 }
 
 
-ngx_int_t
-ngx_http_ratelimit_take_kept(ngx_cycle_t *cycle, ngx_str_t *one,
-    ngx_str_t *two, void *counters, size_t size)
+static void
+ngx_http_ratelimit_kept_move(ngx_atomic_t *from, ngx_atomic_t *to, size_t size)
 {
-    ngx_slab_pool_t            *shpool;
-    ratelimit_hash_t            hash;
-    ngx_http_ratelimit_kept_t  *kept;
+    ngx_atomic_t       *end;
+    ngx_atomic_uint_t   count;
 
-    shpool = ngx_http_ratelimit_kept_pool(cycle);
+    end = from + size / sizeof(ngx_atomic_t);
 
-    if (shpool == NULL) {
-        return NGX_DECLINED;
+    for ( /* void */ ; from < end; from++, to++) {
+        count = *from;
+
+        (void) ngx_atomic_fetch_add(to, count);
+        (void) ngx_atomic_fetch_add(from, -count);
+    }
+}
+
+
+void
+ngx_http_ratelimit_take_kept(ngx_str_t *one, ngx_str_t *two, void *counters,
+    size_t size)
+{
+    ratelimit_hash_t                   hash;
+    ngx_http_ratelimit_kept_t         *kept;
+    ngx_http_ratelimit_kept_memory_t  *memory;
+
+    if (ngx_http_ratelimit_kept_pool == NULL) {
+        return;
     }
 
-    ngx_shmtx_lock(&shpool->mutex);
+    memory = ngx_http_ratelimit_kept_memory();
 
-    kept = ngx_http_ratelimit_find_kept(shpool, one, two, &hash);
+    if (memory->used == 0) {
+        return;
+    }
+
+    ngx_shmtx_lock(&ngx_http_ratelimit_kept_pool->mutex);
+
+    kept = ngx_http_ratelimit_find_kept(one, two, &hash);
 
     if (kept != NULL) {
+        ngx_http_ratelimit_kept_move(kept->counters, counters, size);
+
         kept->time = 0;
-        ngx_memcpy(counters, kept->counters, size);
+        memory->used--;
     }
 
-    ngx_shmtx_unlock(&shpool->mutex);
-
-    return kept != NULL ? NGX_OK : NGX_DECLINED;
+    ngx_shmtx_unlock(&ngx_http_ratelimit_kept_pool->mutex);
 }
 
 
 static ngx_http_ratelimit_kept_t *
-ngx_http_ratelimit_find_kept(ngx_slab_pool_t *shpool, ngx_str_t *one,
-    ngx_str_t *two, ratelimit_hash_t *hash)
+ngx_http_ratelimit_find_kept(ngx_str_t *one, ngx_str_t *two,
+    ratelimit_hash_t *hash)
 {
     ngx_uint_t                  i;
     ngx_http_ratelimit_kept_t  *kept;
@@ -169,7 +204,7 @@ ngx_http_ratelimit_find_kept(ngx_slab_pool_t *shpool, ngx_str_t *one,
     ratelimit_hash(hash, one->data, one->len, hash);
     ratelimit_hash(hash, two->data, two->len, hash);
 
-    kept = ngx_http_ratelimit_kept_memory(shpool)->names;
+    kept = ngx_http_ratelimit_kept_memory()->names;
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_KEPT; i++) {
         if (kept[i].time && kept[i].name.lo == hash->lo
@@ -186,41 +221,80 @@ ngx_http_ratelimit_find_kept(ngx_slab_pool_t *shpool, ngx_str_t *one,
 /* all are still there: nginx drops the memory of former ones after this */
 
 void
-ngx_http_ratelimit_keep_evictions(ngx_cycle_t *cycle, ngx_array_t *zones)
+ngx_http_ratelimit_keep_gone(ngx_cycle_t *cycle, ngx_array_t *zones)
 {
-    uint64_t                     n[2];
-    ngx_str_t                    kind;
     ngx_uint_t                   i;
     ngx_array_t                 *gone;
     ngx_http_ratelimit_zone_t  **zone;
 
-    ngx_str_null(&kind);
+    if (ngx_is_init_cycle(cycle->old_cycle)) {
+        return;
+    }
 
-    gone = ngx_is_init_cycle(cycle->old_cycle)
-           ? NULL : ngx_http_ratelimit_zones(cycle->old_cycle, cycle->pool);
+    gone = ngx_http_ratelimit_zones(cycle->old_cycle, cycle->pool);
 
     for (i = 0; gone != NULL && i < gone->nelts; i++) {
         zone = gone->elts;
 
         if (!ngx_http_ratelimit_zone_goes_on(zone[i], zones)) {
-            n[0] = ratelimit_table_evictions(zone[i]->table);
-            n[1] = ratelimit_table_dismissed(zone[i]->table);
-
-            ngx_http_ratelimit_keep(cycle, &kind, &zone[i]->name, n,
-                                    sizeof(n));
+            ngx_http_ratelimit_keep_zone(zone[i],
+                                   ratelimit_table_dismissed(zone[i]->table));
         }
     }
+}
+
+
+void
+ngx_http_ratelimit_keep_late(ngx_array_t *zones)
+{
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_zone_t  **zone;
 
     zone = zones->elts;
 
     for (i = 0; i < zones->nelts; i++) {
-        if (zone[i]->former == NULL
-            && ngx_http_ratelimit_take_kept(cycle, &kind, &zone[i]->name, n,
-                                            sizeof(n))
-               == NGX_OK)
-        {
-            ratelimit_table_inherit_evictions(zone[i]->table, n[0], n[1]);
+        if (ratelimit_table_is_gone(zone[i]->table)) {
+            ngx_http_ratelimit_keep_zone(zone[i], 0);
         }
+    }
+}
+
+
+static void
+ngx_http_ratelimit_keep_zone(ngx_http_ratelimit_zone_t *zone,
+    uint64_t dismissed)
+{
+    ngx_str_t          kind;
+    ngx_atomic_uint_t  n[2];
+
+    ngx_str_null(&kind);
+
+    n[0] = ratelimit_table_leave_evictions(zone->table);
+    n[1] = dismissed;
+
+    ngx_http_ratelimit_keep(&kind, &zone->name, n, sizeof(n));
+}
+
+
+void
+ngx_http_ratelimit_take_evictions(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_str_t          kind;
+    ngx_atomic_uint_t  n[2];
+
+    if (ratelimit_table_is_gone(zone->table)) {
+        return;
+    }
+
+    ngx_str_null(&kind);
+
+    n[0] = 0;
+    n[1] = 0;
+
+    ngx_http_ratelimit_take_kept(&kind, &zone->name, n, sizeof(n));
+
+    if (n[0]) {
+        ratelimit_table_inherit_evictions(zone->table, n[0], n[1]);
     }
 }
 

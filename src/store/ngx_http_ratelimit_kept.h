@@ -20,16 +20,26 @@
 /* configuration time: counters are to be kept */
 ngx_int_t ngx_http_ratelimit_kept_declare(ngx_conf_t *cf, void *tag);
 
-/* of these bytes; the first name is that of a Redis, or empty */
-void ngx_http_ratelimit_keep(ngx_cycle_t *cycle, ngx_str_t *one,
-    ngx_str_t *two, const void *counters, size_t size);
+/* a configuration is used from now on */
+void ngx_http_ratelimit_kept_activate(ngx_cycle_t *cycle);
 
-/* NGX_DECLINED if there are none, or NGX_OK: then they are kept no more */
-ngx_int_t ngx_http_ratelimit_take_kept(ngx_cycle_t *cycle, ngx_str_t *one,
-    ngx_str_t *two, void *counters, size_t size);
+/*
+ * Moves counters, so many bytes of ngx_atomic_t, to what is kept, where the
+ * same name may have some already, and back, if there are any.  The first name
+ * is that of a Redis, or empty.
+ */
+void ngx_http_ratelimit_keep(ngx_str_t *one, ngx_str_t *two, void *counters,
+    size_t size);
+void ngx_http_ratelimit_take_kept(ngx_str_t *one, ngx_str_t *two,
+    void *counters, size_t size);
 
-/* evictions of zones, when a configuration is used from now on */
-void ngx_http_ratelimit_keep_evictions(ngx_cycle_t *cycle, ngx_array_t *zones);
+/*
+ * The same for evictions: of zones that the configuration has no more, of these
+ * zones if a worker that exits is the last to know them, and back.
+ */
+void ngx_http_ratelimit_keep_gone(ngx_cycle_t *cycle, ngx_array_t *zones);
+void ngx_http_ratelimit_keep_late(ngx_array_t *zones);
+void ngx_http_ratelimit_take_evictions(ngx_http_ratelimit_zone_t *zone);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_KEPT_H_INCLUDED_ */

@@ -427,6 +427,8 @@ void
 ngx_http_ratelimit_store_memory(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_memory_t *memory)
 {
+    ngx_http_ratelimit_take_evictions(zone);
+
     memory->size = zone->shm_zone->shm.size;
     memory->entries = ratelimit_table_entries(zone->table);
 
@@ -475,23 +477,23 @@ ngx_http_ratelimit_store_log_once(ngx_http_ratelimit_zone_t *zone,
 }
 
 
-ngx_int_t
+void
 ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle)
 {
     ngx_array_t  *zones;
 
     zones = ngx_http_ratelimit_zones(cycle, cycle->pool);
 
+    ngx_http_ratelimit_kept_activate(cycle);
+
     /* an error here would end nginx */
 
     if (zones != NULL) {
         ngx_http_ratelimit_statistics_activate(cycle, zones);
-        ngx_http_ratelimit_keep_evictions(cycle, zones);
+        ngx_http_ratelimit_keep_gone(cycle, zones);
     }
 
     ngx_http_ratelimit_reload_activate();
-
-    return NGX_OK;
 }
 
 
@@ -531,6 +533,23 @@ ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
     return ngx_http_ratelimit_timer_start(cycle,
                                           ngx_http_ratelimit_shm_join_later,
                                           zones);
+}
+
+
+void
+ngx_http_ratelimit_store_exit_process(ngx_cycle_t *cycle)
+{
+    ngx_array_t  *zones;
+
+    if (ngx_process != NGX_PROCESS_WORKER) {
+        return;
+    }
+
+    zones = ngx_http_ratelimit_zones(cycle, cycle->pool);
+
+    if (zones != NULL) {
+        ngx_http_ratelimit_keep_late(zones);
+    }
 }
 
 

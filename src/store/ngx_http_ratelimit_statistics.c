@@ -9,6 +9,7 @@
  */
 
 
+#include "store/ngx_http_ratelimit_kept.h"
 #include "store/ngx_http_ratelimit_shm.h"
 #include "store/ngx_http_ratelimit_statistics.h"
 
@@ -598,5 +599,6 @@ ngx_http_ratelimit_statistics_reset(ngx_http_ratelimit_zone_t *zone)
         zone->statistics->former[cell] = all;
     }
 
+    ngx_http_ratelimit_take_evictions(zone);
     ratelimit_table_dismiss_evictions(zone->table);
 }

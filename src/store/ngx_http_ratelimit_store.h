@@ -348,8 +348,9 @@ void ngx_http_ratelimit_timer_init(ngx_event_t *ev, ngx_connection_t *dummy,
     (((ngx_connection_t *) (ev)->data)->data)
 
 /* the hooks of the module that the store needs */
-ngx_int_t ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);
+void ngx_http_ratelimit_store_init_module(ngx_cycle_t *cycle);
 ngx_int_t ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle);
+void ngx_http_ratelimit_store_exit_process(ngx_cycle_t *cycle);
 
 /* latencies are counted up to these microseconds, and all longer ones */
 

@@ -571,8 +571,46 @@ void
 ratelimit_table_inherit_evictions(ratelimit_table_t *table, uint64_t n,
     uint64_t dismissed)
 {
-    __atomic_store_n(&table->header->inherited, n, __ATOMIC_RELAXED);
-    __atomic_store_n(&table->header->dismissed, dismissed, __ATOMIC_RELAXED);
+    ratelimit_table_t  *active;
+
+    /* the table inherits these with those of an older one that is in use */
+
+    active = ratelimit_migrate_active(table);
+
+    (void) __atomic_fetch_add(&active->header->inherited, n,
+                              __ATOMIC_RELAXED);
+    __atomic_store_n(&table->header->dismissed,
+                     ratelimit_table_dismissed(table) + dismissed,
+                     __ATOMIC_RELAXED);
+}
+
+
+uint64_t
+ratelimit_table_leave_evictions(ratelimit_table_t *table)
+{
+    uint64_t  left, n;
+
+    left = __atomic_load_n(&table->header->left, __ATOMIC_RELAXED);
+    n = ratelimit_table_evictions(table) + 1;
+
+    /* another process may be about the same */
+
+    while (n > left) {
+        if (__atomic_compare_exchange_n(&table->header->left, &left, n, 0,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        {
+            return left ? n - left : n - 1;
+        }
+    }
+
+    return 0;
+}
+
+
+int
+ratelimit_table_is_gone(const ratelimit_table_t *table)
+{
+    return __atomic_load_n(&table->header->left, __ATOMIC_RELAXED) != 0;
 }
 
 

@@ -252,7 +252,13 @@ uint64_t ratelimit_table_bytes_used(const ratelimit_table_t *table);
 void ratelimit_table_dismiss_evictions(ratelimit_table_t *table);
 uint64_t ratelimit_table_dismissed(const ratelimit_table_t *table);
 
-/* of a new table: those of one that was dropped, and of them dismissed ones */
+/*
+ * Those of a table that is dropped, which is gone from the first call on: each
+ * is returned once.  And of the table in its place, which counts on with them;
+ * some of them may be dismissed.
+ */
+uint64_t ratelimit_table_leave_evictions(ratelimit_table_t *table);
+int ratelimit_table_is_gone(const ratelimit_table_t *table);
 void ratelimit_table_inherit_evictions(ratelimit_table_t *table, uint64_t n,
     uint64_t dismissed);
 

@@ -89,6 +89,8 @@ struct ratelimit_header_s {
     uint64_t                        padding[3];
     uint64_t                        inherited;  /* evictions of sealed tables */
     uint64_t                        dismissed;  /* evictions, see table.h */
+    uint64_t                        left;     /* evictions that were left to
+                                                 another, + 1; 0: not gone */
     uint64_t                        reported; /* evictions of this one */
     uint64_t                        reported_at;
     uint32_t                        fresh;    /* blocks never used begin here */
