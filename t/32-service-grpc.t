@@ -53,6 +53,7 @@ my $clients = Clients->new($gateway->{port});
 my $json = ServiceCalls->new($clients, '/');
 
 subtest 'a client of gRPC' => \&client;
+subtest 'limits and hits of descriptors' => \&descriptors;
 subtest 'what is sent' => \&sent;
 subtest 'what is refused' => \&refused;
 subtest 'bodies over frames' => \&bodies;
@@ -157,6 +158,43 @@ sub frame {
     my ($message, $flag) = @_;
 
     return pack('CN', $flag // 0, length $message) . $message;
+}
+
+
+# the client's messages know limits, but not hits of descriptors
+
+sub descriptors {
+    my $message = message('basic', 'one', 'd');
+
+    $message->{descriptors}[0]{limit} = { requests_per_unit => 2,
+                                          unit => 'HOUR' };
+
+    my @answers = map { $_->{response} } calls(($message) x 3);
+
+    is_deeply($answers[0]{statuses}[0]{current_limit},
+              { requests_per_unit => 2, unit => 'HOUR', name => '' },
+              'a limit that the call brings along');
+    is(join(' ', map { $_->{overall_code} } @answers), 'OK OK OVER_LIMIT',
+       'counts');
+
+    my $left = sub {
+        my ($more) = @_;
+        my $descriptor = "\x0a\x08\x0a\x03one\x12\x01h$more";
+
+        like(nghttp(METHOD, frame("\x0a\x05basic\x12"
+                                  . chr(length $descriptor) . $descriptor)),
+             qr/grpc-status: 0\n/, 'a call');
+
+        return ServiceCalls::short($json->ask('basic', [one => 'h',
+                                                        -hitsAddend => 0])
+                                   ->{json});
+    };
+
+    is($left->("\x1a\x02\x08\x03"), 'OK OK(2 of 5/DAY x)', 'three hits');
+    is($left->("\x1a\x00"), 'OK OK(2 of 5/DAY x)', 'none: a look');
+    is($left->("\x1a\x02\x08\x02\x20\x01"), 'OK OK(4 of 5/DAY x)',
+       'two that are given back');
+    is($left->(''), 'OK OK(3 of 5/DAY x)', 'one by default');
 }
 
 
