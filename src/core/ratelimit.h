@@ -251,6 +251,8 @@ typedef struct {
                                                  bit, N in a period */
     unsigned                        sized:1;  /* a state has room for as many
                                                  requests as its rules allow */
+    unsigned                        aligned:1;  /* windows begin with those of
+                                                 the wall clock */
     unsigned                        head;     /* words that are zero in a state
                                                  never seen; 0: all are */
 

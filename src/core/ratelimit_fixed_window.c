@@ -35,9 +35,7 @@ const ratelimit_algorithm_t  ratelimit_fixed_window = {
     'f',
     0,
     RATELIMIT_FORM_TIME_COUNT,
-    0,                                     /* drips */
-    0,                                     /* sized */
-    0,                                     /* head */
+    0, 0, 1, 0,                            /* drips, sized, aligned, head */
     ratelimit_fixed_window_look,
     ratelimit_fixed_window_charge,
     ratelimit_fixed_window_charge,         /* punish */

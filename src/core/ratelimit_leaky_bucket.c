@@ -20,7 +20,7 @@ const ratelimit_algorithm_t  ratelimit_leaky_bucket = {
     'k',
     RATELIMIT_TAKES_BURST,
     RATELIMIT_FORM_TIME_COUNT,
-    1, 0, 0,                               /* drips, sized, head */
+    1, 0, 0, 0,                            /* drips, sized, aligned, head */
     ratelimit_leaky_bucket_look,
     ratelimit_bucket_traits(ratelimit_leaky_bucket_describe)
 };

@@ -71,10 +71,9 @@ const ratelimit_algorithm_t  ratelimit_sliding_log = {
     'l',
     0,
     RATELIMIT_FORM_OTHER,
-    0,                                     /* drips */
-    1,                                     /* sized */
-    2,                                     /* head: without a length the times
-                                              do not matter */
+    0, 1, 0, 2,                            /* drips, sized, aligned, head:
+                                              without a length the times do
+                                              not matter */
     ratelimit_sliding_log_look,
     ratelimit_sliding_log_charge,
     ratelimit_sliding_log_charge,          /* punish */

@@ -96,9 +96,7 @@ const ratelimit_algorithm_t  ratelimit_sliding_window = {
     'w',
     RATELIMIT_TAKES_BUCKETS,
     RATELIMIT_FORM_SUB_WINDOWS,
-    0,                                     /* drips */
-    0,                                     /* sized */
-    0,                                     /* head */
+    0, 0, 0, 0,                            /* drips, sized, aligned, head */
     ratelimit_sliding_window_look,
     ratelimit_sliding_window_charge,
     ratelimit_sliding_window_charge,       /* punish */

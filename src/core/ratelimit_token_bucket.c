@@ -19,7 +19,7 @@ const ratelimit_algorithm_t  ratelimit_token_bucket = {
     't',
     RATELIMIT_TAKES_CAPACITY|RATELIMIT_TAKES_WAIT,
     RATELIMIT_FORM_TIME_COUNT,
-    1, 0, 0,                               /* drips, sized, head */
+    1, 0, 0, 0,                            /* drips, sized, aligned, head */
     ratelimit_token_bucket_look,
     ratelimit_bucket_traits(ratelimit_token_bucket_describe)
 };

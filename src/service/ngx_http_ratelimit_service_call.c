@@ -664,7 +664,7 @@ ngx_http_ratelimit_service_reset(ratelimit_item_t *item)
     uint64_t     wall;
     ngx_time_t  *tp;
 
-    if (item->shape->algorithm != RATELIMIT_FIXED_WINDOW) {
+    if (!ratelimit_algorithms[item->shape->algorithm]->aligned) {
         return ngx_max(item->verdict.reset_after, item->verdict.retry_after);
     }
 
