@@ -392,6 +392,10 @@ ngx_int_t ngx_http_ratelimit_check_algorithm(ngx_conf_t *cf,
 
 const char *ngx_http_ratelimit_redis_name(ngx_str_t *name);
 
+/* a parameter that is such a name, ngx_str_t */
+const char *ngx_http_ratelimit_param_redis(ngx_conf_t *cf,
+    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
+
 
 /* ngx_http_ratelimit_conf_redis_url.c */
 

@@ -51,8 +51,6 @@ static const char *ngx_http_ratelimit_redis_prefix(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_redis_check_seeds(ngx_conf_t *cf,
     ngx_uint_t first, ngx_http_ratelimit_redis_t *redis);
-static const char *ngx_http_ratelimit_redis_sentinel(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_resolve_zone_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_zone_t *zone);
 
@@ -87,7 +85,7 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_redis_params[] = {
     { ngx_string("cluster"), ngx_http_ratelimit_param_flag,
       offsetof(ngx_http_ratelimit_redis_params_t, cluster), 0, 1, 0, NULL },
 
-    { ngx_string("sentinel="), ngx_http_ratelimit_redis_sentinel,
+    { ngx_string("sentinel="), ngx_http_ratelimit_param_redis,
       offsetof(ngx_http_ratelimit_redis_params_t, sentinel), 0, 0, 0, NULL },
 
     { ngx_string("sentinel_user="), ngx_http_ratelimit_param_name,
@@ -374,10 +372,8 @@ ngx_http_ratelimit_redis_check_seeds(ngx_conf_t *cf, ngx_uint_t first,
 }
 
 
-/* as Redis has it */
-
-static const char *
-ngx_http_ratelimit_redis_sentinel(ngx_conf_t *cf,
+const char *
+ngx_http_ratelimit_param_redis(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
 {
     ngx_str_t  *name = field;

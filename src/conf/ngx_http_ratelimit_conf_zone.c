@@ -35,8 +35,6 @@ typedef struct {
 
 static const char *ngx_http_ratelimit_zone_size(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
-static const char *ngx_http_ratelimit_zone_redis(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static const char *ngx_http_ratelimit_zone_sync(ngx_conf_t *cf,
     ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field);
 static ngx_int_t ngx_http_ratelimit_zone_check(ngx_conf_t *cf,
@@ -79,7 +77,7 @@ static ngx_http_ratelimit_param_t  ngx_http_ratelimit_zone_params[] = {
       offsetof(ngx_http_ratelimit_zone_params_t, fail), 0, 0, 0,
       &ngx_http_ratelimit_fails },
 
-    { ngx_string("redis="), ngx_http_ratelimit_zone_redis,
+    { ngx_string("redis="), ngx_http_ratelimit_param_redis,
       offsetof(ngx_http_ratelimit_zone_params_t, redis), 0, 0, 0, NULL },
 
     { ngx_string("sync="), ngx_http_ratelimit_zone_sync, 0, 0, 0, 0, NULL },
@@ -211,16 +209,6 @@ ngx_http_ratelimit_zone_size(ngx_conf_t *cf, ngx_http_ratelimit_param_t *param,
     params->size = size;
 
     return NULL;
-}
-
-
-static const char *
-ngx_http_ratelimit_zone_redis(ngx_conf_t *cf,
-    ngx_http_ratelimit_param_t *param, ngx_str_t *value, void *field)
-{
-    *(ngx_str_t *) field = *value;
-
-    return ngx_http_ratelimit_redis_name(value);
 }
 
 
