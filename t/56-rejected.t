@@ -37,7 +37,9 @@ subtest 'fixed_window: to the end of the window' => \&fixed_window;
 subtest 'refused by another limit' => \&another;
 subtest 'all that it costs' => \&cost;
 subtest 'a plan' => \&plans;
-subtest "$_ beside a limit that refuses" => \&beside, $_
+subtest "$_ beside a limit that refuses" => \&beside, $_, '/beside'
+    for sort keys %algorithm;
+subtest "$_ before a limit that refuses" => \&beside, $_, '/before'
     for sort keys %algorithm;
 
 subtest 'a dry run' => \&dry_run;
@@ -78,6 +80,8 @@ END
         $location{"/forgiving/$name"} = "ratelimit zone=$name $limit;";
         $location{"/beside/$name"} = "ratelimit zone=short;
             ratelimit zone=$name $limit rejected=count;";
+        $location{"/before/$name"} = "ratelimit zone=short after_auth;
+            ratelimit zone=$name $limit rejected=count;";
         $location{"/soft/$name"} =
             "ratelimit zone=$name $limit soft=100% rejected=count;";
     }
@@ -95,9 +99,9 @@ sub statuses {
 # what the refused request has used up is waited for, too
 
 sub beside {
-    my ($name) = @_;
+    my ($name, $where) = @_;
 
-    my $uri = "/beside/$name?k=beside-$name&o=$name";
+    my $uri = "$where/$name?k=$where-$name&o=$where-$name";
     my @answers = $clients->series((["GET $uri"]) x 3);
 
     is(join(' ', map { $_->{status} } @answers), '200 429 429',
@@ -108,6 +112,8 @@ sub beside {
     my $wait = $answers[2]{field}{'retry-after'};
 
     cmp_ok($wait, '>', 10, 'then the other one has nothing left');
+    like($answers[2]{body}, qr/"short"/, 'both are named');
+    like($answers[2]{body}, qr/"$name"/, 'in the body');
     $clock->forward($wait);
     is(statuses($uri), '200', 'a client that waits so long is admitted');
 }

@@ -111,7 +111,7 @@ ngx_http_ratelimit_cleanup(void *data)
 void
 ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t refused)
 {
-    ngx_uint_t                   i, k;
+    ngx_uint_t                   i;
     ngx_http_ratelimit_query_t  *q;
 
     for (i = ctx->used; i < ctx->nqueries; i++) {
@@ -121,13 +121,15 @@ ngx_http_ratelimit_refund(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t refused)
             continue;
         }
 
-        for (k = 0; k < q->n; k++) {
-            if (refused && q->items[k].count_rejected) {
-                q->items[k].cost = 0;
-            }
-        }
+        if (!refused) {
+            ngx_http_ratelimit_query_refund(q, 0, q->n);
 
-        ngx_http_ratelimit_query_refund(q, 0, q->n);
+        } else if (ngx_http_ratelimit_query_refuse(q)) {
+
+            /* the client has to wait for this one, too */
+
+            ctx->first = i;
+        }
     }
 
     if (ctx->used == 0) {

@@ -17,11 +17,11 @@ static ngx_uint_t ngx_http_ratelimit_has_error_page(ngx_http_request_t *r,
 static void ngx_http_ratelimit_begin_response(ngx_http_request_t *r,
     off_t length, ngx_str_t *type);
 static ngx_int_t ngx_http_ratelimit_send_problem(
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
+    ngx_http_ratelimit_ctx_t *ctx);
 static ngx_buf_t *ngx_http_ratelimit_make_problem(
-    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
+    ngx_http_ratelimit_ctx_t *ctx);
 static u_char *ngx_http_ratelimit_write_violated(
-    ngx_http_ratelimit_query_t *q, u_char *p);
+    ngx_http_ratelimit_query_t *q, u_char *start, u_char *p);
 static ngx_uint_t ngx_http_ratelimit_is_violated(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 static ngx_uint_t ngx_http_ratelimit_is_written(ngx_http_ratelimit_query_t *q,
@@ -138,7 +138,7 @@ ngx_http_ratelimit_send_refusal(ngx_http_ratelimit_ctx_t *ctx,
         return NGX_DONE;
     }
 
-    ngx_http_finalize_request(r, ngx_http_ratelimit_send_problem(ctx, q));
+    ngx_http_finalize_request(r, ngx_http_ratelimit_send_problem(ctx));
 
     return NGX_DONE;
 }
@@ -298,8 +298,7 @@ ngx_http_ratelimit_begin_response(ngx_http_request_t *r, off_t length,
 
 
 static ratelimit_noinline ngx_int_t
-ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx)
 {
     ngx_int_t            rc;
     ngx_buf_t           *b;
@@ -308,7 +307,7 @@ ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx,
 
     r = ctx->request;
 
-    b = ngx_http_ratelimit_make_problem(ctx, q);
+    b = ngx_http_ratelimit_make_problem(ctx);
     if (b == NULL) {
         return NGX_HTTP_INTERNAL_SERVER_ERROR;
     }
@@ -332,21 +331,26 @@ ngx_http_ratelimit_send_problem(ngx_http_ratelimit_ctx_t *ctx,
 
 
 static ngx_buf_t *
-ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
-    ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx)
 {
-    size_t                      len;
-    ngx_buf_t                  *b;
-    ngx_uint_t                  i;
+    size_t                       len;
+    u_char                      *start;
+    ngx_buf_t                   *b;
+    ngx_uint_t                   i, k;
+    ngx_http_ratelimit_query_t  *q;
     ngx_http_ratelimit_rules_t  *rates;
 
     len = sizeof(ngx_http_ratelimit_problem_head) + NGX_INT_T_LEN
           + sizeof(ngx_http_ratelimit_problem_policies)
           + sizeof(ngx_http_ratelimit_problem_tail);
 
-    for (i = 0; i < q->n; i += rates->nrules) {
-        rates = ngx_http_ratelimit_item_rules(q, i);
-        len += sizeof(",") - 1 + rates->quoted_name.len;
+    for (k = ctx->first; k < ctx->nqueries; k++) {
+        q = &ctx->queries[k];
+
+        for (i = 0; i < q->n; i += rates->nrules) {
+            rates = ngx_http_ratelimit_item_rules(q, i);
+            len += sizeof(",") - 1 + rates->quoted_name.len;
+        }
     }
 
     b = ngx_create_temp_buf(ctx->request->pool, len);
@@ -358,7 +362,12 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
                           ctx->conf->status,
                           ngx_http_ratelimit_problem_policies);
 
-    b->last = ngx_http_ratelimit_write_violated(q, b->last);
+    start = b->last;
+
+    for (k = ctx->first; k < ctx->nqueries; k++) {
+        b->last = ngx_http_ratelimit_write_violated(&ctx->queries[k], start,
+                                                    b->last);
+    }
 
     b->last = ngx_cpymem(b->last, ngx_http_ratelimit_problem_tail,
                          sizeof(ngx_http_ratelimit_problem_tail) - 1);
@@ -370,16 +379,14 @@ ngx_http_ratelimit_make_problem(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-/* the names of violated limits, each once */
+/* the names of violated limits of a decision, each once */
 
 static u_char *
-ngx_http_ratelimit_write_violated(ngx_http_ratelimit_query_t *q, u_char *p)
+ngx_http_ratelimit_write_violated(ngx_http_ratelimit_query_t *q, u_char *start,
+    u_char *p)
 {
-    u_char      *start;
     ngx_str_t   *name;
     ngx_uint_t   i;
-
-    start = p;
 
     for (i = ngx_http_ratelimit_first_limit(q);
          i < q->n;

@@ -65,7 +65,6 @@ static ngx_int_t ngx_http_ratelimit_query_fall_back(
 static void ngx_http_ratelimit_query_let_pass(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_query_finish(
     ngx_http_ratelimit_progress_t *progress);
-static void ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part);
 
 
 const size_t  ngx_http_ratelimit_row_size =
@@ -589,57 +588,15 @@ ngx_http_ratelimit_query_finish(ngx_http_ratelimit_progress_t *progress)
 
     if (!q->allowed) {
         for (i = 0; i < progress->nparts; i++) {
-            ngx_http_ratelimit_query_refuse(&progress->parts[i]);
+            part = &progress->parts[i];
+
+            if (part->rc == NGX_OK && part->charged && part->query.allowed) {
+                (void) ngx_http_ratelimit_query_refuse(&part->query);
+            }
         }
     }
 
     return rc;
-}
-
-
-/*
- * The request is refused: charges are refunded, except where refused requests
- * count.  If that leaves nothing, the client waits until the limit is whole.
- */
-
-static void
-ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_part_t *part)
-{
-    ngx_uint_t                   i;
-    ratelimit_item_t            *item;
-    ratelimit_verdict_t         *verdict;
-    ngx_http_ratelimit_query_t  *q;
-
-    q = &part->query;
-
-    if (part->rc != NGX_OK || !part->charged || !q->allowed) {
-        return;
-    }
-
-    for (i = 0; i < q->n; i++) {
-        item = &q->items[i];
-        verdict = &item->verdict;
-
-        if (!item->count_rejected
-            || q->subjects[i].backend == NGX_HTTP_RATELIMIT_UNASKED)
-        {
-            continue;
-        }
-
-        if (q->subjects[i].backend != NGX_HTTP_RATELIMIT_REDIS) {
-            ratelimit_table_describe(item, &q->places[i], 1);
-        }
-
-        if (verdict->remaining < item->cost && verdict->reset_after) {
-            verdict->allowed = 0;
-            verdict->soft = 0;
-            verdict->retry_after = verdict->reset_after;
-        }
-
-        item->cost = 0;
-    }
-
-    ngx_http_ratelimit_query_refund(q, 0, q->n);
 }
 
 

@@ -24,6 +24,51 @@ ngx_http_ratelimit_query_refund(ngx_http_ratelimit_query_t *q,
 }
 
 
+/*
+ * If what counts refused requests is left with too little by this one, the
+ * client waits until the limit is whole.
+ */
+
+ngx_uint_t
+ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t            i, refuses;
+    ratelimit_item_t     *item;
+    ratelimit_verdict_t  *verdict;
+
+    refuses = 0;
+
+    for (i = 0; i < q->n; i++) {
+        item = &q->items[i];
+        verdict = &item->verdict;
+
+        if (!item->count_rejected
+            || q->subjects[i].backend == NGX_HTTP_RATELIMIT_UNASKED)
+        {
+            continue;
+        }
+
+        if (q->subjects[i].backend != NGX_HTTP_RATELIMIT_REDIS) {
+            ratelimit_table_describe(item, &q->places[i], 1);
+        }
+
+        if (verdict->remaining < item->cost && verdict->reset_after) {
+            verdict->allowed = 0;
+            verdict->soft = 0;
+            verdict->retry_after = verdict->reset_after;
+
+            refuses = 1;
+        }
+
+        item->cost = 0;
+    }
+
+    ngx_http_ratelimit_query_refund(q, 0, q->n);
+
+    return refuses;
+}
+
+
 void
 ngx_http_ratelimit_query_commit(ngx_http_ratelimit_query_t *q,
     ngx_uint_t first, ngx_uint_t n)

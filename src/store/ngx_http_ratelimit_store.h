@@ -474,6 +474,13 @@ void ngx_http_ratelimit_query_abort(ngx_http_ratelimit_query_t *q);
 ngx_uint_t ngx_http_ratelimit_query_describe(ngx_http_ratelimit_query_t *q);
 
 /*
+ * The request was refused by others than this query, which has allowed it: its
+ * items are refunded, except where refused requests count.  Returns whether one
+ * of these refuses the next request.
+ */
+ngx_uint_t ngx_http_ratelimit_query_refuse(ngx_http_ratelimit_query_t *q);
+
+/*
  * Settle items of an allowed query, in the end and once: they are refunded if
  * they have a cost, or count if they were reserved.  Their cost becomes 0.
  */
