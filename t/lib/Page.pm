@@ -96,9 +96,10 @@ sub commands {
 
 
 # Where commands run: words of the shell, a folder, and the port for each port
-# of the page.  "redis-cli" is told the port of 6379, "nginx" the folder; its
-# "-s" returns from a reload when the former workers have exited.  Debian's folder
-# of logs is that of the gateway, and a file of conf.d its nginx.conf.
+# of the page.  "redis-cli" is told the port of 6379, "curl" to show no progress,
+# as on a terminal, "nginx" the folder; its "-s" returns from a reload when the
+# former workers have exited.  Debian's folder of logs is that of the gateway, and
+# a file of conf.d its nginx.conf.
 
 sub shell {
     my ($class, %option) = @_;
@@ -110,6 +111,8 @@ sub shell {
     program("$self->{bin}/redis-cli",
             "exec redis-cli -p $self->{ports}{6379} \"\$@\"")
         if $self->{ports}{6379};
+
+    program("$self->{bin}/curl", 'exec curl --no-progress-meter "$@"');
 
     my $nginx = $ENV{TEST_NGINX_BINARY} || 'nginx';
 
