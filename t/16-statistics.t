@@ -18,6 +18,7 @@ use constant WORKERS => 3;
 use constant CLIENTS => 24;
 use constant EACH => 6;         # requests of a client to a location
 use constant LATE => 40;        # requests that end after a reload
+use constant COUNTED => 4095;   # limits
 
 my $away = Gateway::free_port();
 
@@ -129,6 +130,7 @@ subtest 'reloads' => sub {
 };
 
 subtest 'what is gone, and comes back' => \&kept;
+subtest 'more limits than are counted' => \&too_many;
 
 is($gateway->complaints, '', 'no complaints');
 
@@ -249,6 +251,33 @@ END
         for $evictions, 'recent', $fallbacks;
     is($gateway->complaints =~ s/.*(?:is full|marked down).*\n//gr, '',
        'no complaints');
+}
+
+
+# locations are in the order that nginx sorts them in
+
+sub too_many {
+    my @names = map { sprintf 'n%04d', $_ } 1 .. COUNTED + 2;
+    my $limits = join '', map { "location = /$_ { ratelimit zone=many name=$_ "
+                                . "rate=1r/h; empty_gif; }\n" } @names;
+    my $gateway = Gateway->start(workers => 1, http => <<"END");
+ratelimit_zone localhost zone=many:1m rate=1r/h;
+server { listen 127.0.0.1:PORT; $limits location /api/ { ratelimit_api; } }
+END
+    my $clients = Clients->new($gateway->{port});
+    my @some = @names[0, COUNTED - 1, COUNTED, COUNTED + 1];
+
+    $clients->series((["GET /$_"]) x 3) for @some;
+
+    my %limit = map { $_->{name} => $_->{requests} }
+        @{decode_json($clients->ask('GET /api/zones/many')->{body})->{limits}};
+    my $top = decode_json($clients->ask('GET /api/zones/many/top')->{body});
+
+    is_deeply([map { $limit{$_}{rejected} } @some], [2, 2, 0, 0],
+              'the others have zeros');
+    is_deeply([sort map { $_->{name} } @{$top->{top}}], [@some[0, 1]],
+              'and are not in the list');
+    like($gateway->log, qr/has statistics of @{[COUNTED]} limits, and none/, 'the log says so');
 }
 
 

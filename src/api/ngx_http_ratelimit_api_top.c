@@ -59,7 +59,7 @@ ngx_http_ratelimit_api_top_score(ngx_http_request_t *r,
 
     tally = ngx_http_ratelimit_api_find_tally(zone, score->limit);
 
-    /* it has left the configuration */
+    /* it has left the configuration, or is one of those without statistics */
 
     if (tally == NULL) {
         return;
@@ -114,7 +114,7 @@ ngx_http_ratelimit_api_find_tally(ngx_http_ratelimit_zone_t *zone,
 
     tally = zone->tallies.elts;
 
-    for (i = 0; i < zone->tallies.nelts; i++) {
+    for (i = 0; cell && i < zone->tallies.nelts; i++) {
         if (tally[i].use->cell / sizeof(ngx_http_ratelimit_counts_t) == cell) {
             return &tally[i];
         }
