@@ -26,7 +26,8 @@ my @flags = (qw(-std=gnu99 -g -O1 -Wall -Wextra -Werror -Isrc -It/lua -It/unit),
              "-I$out");
 
 # changes of a script that must be noticed: the script, what is replaced, and by
-# what
+# what; "large" is that of sliding_log, for a log that keeps what is refunded in
+# its place
 
 my @mutations = (
     [fixed_window => 'finish - now > period + skew', 'finish - now > period'],
@@ -53,16 +54,31 @@ my @mutations = (
     [sliding_window => '.. string.sub(state, ring + 1)', '.. state'],
     [sliding_window => 'wait + period - divide', 'wait + period - 1 - divide'],
     [sliding_log => '< period + skew', '< 0'],
-    [sliding_log => 'n > places and places < ring', 'false'],
+    [sliding_log => 'n > room and held < ring', 'false'],
     [sliding_log => 'period < 549755813888', 'period <= 549757000000'],
-    [sliding_log => 'ceiling - cost + 1)', 'ceiling - cost)'],
-    [sliding_log => 'ceiling - 2 * cost + 1)', 'ceiling - 2 * cost + 2)'],
+    [sliding_log => 'ceiling - cost + 1, true)', 'ceiling - cost, true)'],
+    [sliding_log => '- 2 * cost + 1, true)', '- 2 * cost + 2, true)'],
     [sliding_log => 'ceiling < 2 * cost', 'ceiling <= 2 * cost'],
     [sliding_log => "'GETRANGE', key, '0', '14'", "'GETRANGE', key, '1', '15'"],
     [sliding_log => "'SETRANGE', log.key, '15'", "'SETRANGE', log.key, '10'"],
     [sliding_log => 'log.head - found', 'log.head'],
-    [sliding_log => "head - n\n", "head - n + 1\n"],
-    [sliding_log => '== age', '>= age'],
+    [sliding_log => '(head - n) %', '(head - n + 1) %'],
+    [sliding_log => 'not index and later + cost < last', 'false'],
+    [large => 'byte - byte % 2 ^ (-rest % 8)', 'byte'],
+    [large => 'counted < r then', 'counted <= r then'],
+    [large => 'if set ~= refunded then', 'if not set then'],
+    [large => '(i > log.after) and i + log.gap or i', 'i'],
+    [large => '(first >= log.head) and sum + total or sum', 'sum'],
+    [large => '<= log.after - index.count(log.after)', '<= log.after'],
+    [large => 'r + places - total or r', 'r + places or r'],
+    [large => 'room - index.count(room - cost) or', 'room or'],
+    [large => 'mark(log.head, cost, false)', ''],
+    [large => 'log.head - log.gap, 0, k', 'log.head, 0, k'],
+    [large => '(older < found) and older or found', 'found'],
+    [large => 'mark(first, n, false)', ''],
+    [large => 'total == 0 and log.gap == 0', 'total == 0'],
+    [large => 'sliding_log_younger(log, age + 1, later)', 'same'],
+    [large => 'counts and log.index.find(i) or i', 'i'],
     [token_bucket => 'elapsed >= 2 * period', 'elapsed >= 3 * period'],
     [token_bucket => 'since - now <= skew', 'since - now < skew'],
     [token_bucket => 'used < ceiling then', 'used <= ceiling then'],
@@ -135,6 +151,8 @@ subtest machines => sub { relay({}, "$out/machines", $redis->{path}, $runs,
 
 subtest real => sub { relay({}, "$out/real", $redis->{path}, $seed) };
 
+subtest work => sub { relay({}, "$out/work", $redis->{path}, $seed) };
+
 subtest mutations => sub {
     for my $mutation (@mutations) {
         my ($algorithm, $from, $to) = @$mutation;
@@ -195,6 +213,7 @@ sub build {
         compare => ['t/lua/compare.c'],
         machines => ['t/lua/machines.c'],
         real => ['t/lua/real.c'],
+        work => ['t/lua/work.c'],
         vectors => ["$out/vectors.o", 't/lua/verbs.c'],
     );
 

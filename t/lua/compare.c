@@ -20,7 +20,8 @@
 
 #define COMPARE_BATCH   200
 #define COMPARE_WORLD   150    /* steps of one world */
-#define COMPARE_CHARGES 8      /* charges that may be refunded */
+#define COMPARE_CHARGES 64     /* charges that may be refunded */
+#define COMPARE_KEPT    (compare_small ? COMPARE_CHARGES : 8)
 #define COMPARE_MIXED   RATELIMIT_SCRIPT_MIXED
 #define COMPARE_RESERVED 26    /* bytes of a bucket with reservations */
 
@@ -74,6 +75,25 @@ typedef struct {
 #define COMPARE_ANY  UINT64_MAX
 
 
+/*
+ * The sizes of a large log, and others with which a small one is large: its
+ * places, those of a group, what a refund may move, and what more for each time
+ * that it takes back.
+ */
+
+#define COMPARE_SIZES   4
+#define COMPARE_TINY    3
+
+static const char      *compare_large[COMPARE_SIZES] = {
+    "4096", "256", "1024 +", "48 *"
+};
+
+static const char      *compare_tiny[COMPARE_TINY][COMPARE_SIZES] = {
+    { "8", "8", "0 +", "1 *" },
+    { "16", "8", "6 +", "2 *" },
+    { "24", "16", "1 +", "3 *" }
+};
+
 static char             compare_sha[41];
 static char             compare_sync[41];
 static compare_call_t   compare_calls[COMPARE_BATCH];
@@ -91,8 +111,10 @@ static unsigned         compare_added;
 static unsigned         compare_read;
 static unsigned         compare_states;
 static unsigned         compare_failed;
+static unsigned         compare_small;    /* which small logs are large */
 
 
+static int compare_seldom(unsigned percent);
 static void compare_fit(compare_limit_t *limit);
 static void compare_random_rule(compare_limit_t *limit);
 static void compare_change(compare_world_t *w);
@@ -108,6 +130,7 @@ static ratelimit_script_e compare_settle_op(compare_world_t *w,
     compare_charge_t *charge);
 static ratelimit_script_e compare_give_back(compare_world_t *w);
 static ratelimit_script_e compare_batch(compare_world_t *w);
+static uint64_t compare_cost(const ratelimit_rule_t *rule);
 static ratelimit_script_e compare_op(compare_world_t *w);
 static void compare_debit(compare_world_t *w);
 static void compare_core(compare_world_t *w, ratelimit_script_e op);
@@ -124,7 +147,18 @@ static void compare_report(const compare_call_t *call, size_t i,
 static void compare_verdict(compare_call_t *call, size_t i,
     const unsigned char *bytes);
 static void compare_step(compare_world_t *w);
+static void compare_load(const ratelimit_script_t *script, char *sha);
 static void compare_run(unsigned algorithm, unsigned steps);
+static void compare_run_large(unsigned steps);
+
+
+/* what would empty a log, or make it small, before much is refunded there */
+
+static int
+compare_seldom(unsigned percent)
+{
+    return random_percent(percent) && (!compare_small || random_percent(15));
+}
 
 
 static void
@@ -165,6 +199,10 @@ compare_random_rule(compare_limit_t *limit)
 
     } else if (random_percent(50)) {
         most = random_percent(50) ? 8 : 100000;
+    }
+
+    if (compare_small) {
+        most = random_percent(20) ? 1000 : 100;
     }
 
     rule->limit = random_percent(20) ? most : random_between(1, most);
@@ -306,10 +344,16 @@ compare_move(compare_world_t *w)
     limit = &w->limits[random_below(w->n)];
     v = &w->items[random_below(w->n)].verdict;
 
-    if (random_percent(3)) {
+    if (compare_seldom(3)) {
         step = random_percent(60) ? back[random_below(4)]
                                   : random_below(3 * limit->rule.period);
         w->clock.now = ratelimit_sub(w->clock.now, step);
+
+    } else if (compare_small && random_percent(99)) {
+
+        /* a log that fills up */
+
+        w->clock.now += random_below(limit->rule.period / 50);
 
     } else {
         world.rule = limit->rule;
@@ -441,6 +485,10 @@ compare_give_back(compare_world_t *w)
     for (i = 0; i < w->n; i++) {
         w->items[i].verdict.stamp = RATELIMIT_LATEST;
         w->items[i].reserve = 0;
+
+        if (compare_small && random_percent(10)) {
+            w->items[i].cost = random_between(1, w->limits[i].rule.ceiling);
+        }
     }
 
     return RATELIMIT_SCRIPT_REFUND;
@@ -468,6 +516,17 @@ compare_batch(compare_world_t *w)
 }
 
 
+static uint64_t
+compare_cost(const ratelimit_rule_t *rule)
+{
+    if (compare_small && random_percent(95)) {
+        return random_between(1, random_percent(70) ? 4 : 20);
+    }
+
+    return ratelimit_min(world_random_cost(rule), RATELIMIT_MAX_LIMIT);
+}
+
+
 static ratelimit_script_e
 compare_op(compare_world_t *w)
 {
@@ -479,9 +538,7 @@ compare_op(compare_world_t *w)
         w->items[i].shape = &w->limits[i].shape;
         w->items[i].rule = &w->limits[i].rule;
         w->items[i].state = w->limits[i].state;
-        w->items[i].cost = world_random_cost(&w->limits[i].rule);
-        w->items[i].cost = ratelimit_min(w->items[i].cost,
-                                         RATELIMIT_MAX_LIMIT);
+        w->items[i].cost = compare_cost(&w->limits[i].rule);
         w->items[i].count_rejected = random_percent(15);
         w->items[i].reserve = random_percent(30);
     }
@@ -497,11 +554,11 @@ compare_op(compare_world_t *w)
         return RATELIMIT_SCRIPT_REFUSED;
     }
 
-    if (random_percent(10)) {
+    if (compare_seldom(10)) {
         return compare_batch(w);
     }
 
-    if (random_percent(5)) {
+    if (compare_seldom(5)) {
         for (i = 0; i < w->n; i++) {
             w->items[i].cost = random_percent(20)
                                ? random_between(1, RATELIMIT_MAX_LIMIT)
@@ -512,10 +569,12 @@ compare_op(compare_world_t *w)
         return RATELIMIT_SCRIPT_DEBIT;
     }
 
-    place = random_below(COMPARE_CHARGES);
+    place = random_below(COMPARE_KEPT);
     charge = &w->refundable[place];
 
-    if (place < w->charges && !compare_stale(w, charge) && random_percent(15)) {
+    if (place < w->charges && !compare_stale(w, charge)
+        && random_percent(compare_small ? 40 : 15))
+    {
         return compare_settle_op(w, charge);
     }
 
@@ -554,7 +613,7 @@ compare_core(compare_world_t *w, ratelimit_script_e op)
     if (op == RATELIMIT_SCRIPT_DECIDE) {
 
         if (decision_make(w->items, w->n, &w->clock)) {
-            charge = &w->refundable[w->charges++ % COMPARE_CHARGES];
+            charge = &w->refundable[w->charges++ % COMPARE_KEPT];
 
             for (i = 0; i < w->n; i++) {
                 charge->stamp[i] = w->items[i].verdict.stamp;
@@ -856,7 +915,7 @@ compare_grants(compare_call_t *call, const redisReply *reply)
 
         /* reservations are not exchanged, and no clock of Redis begins */
 
-        if (grant.len == 0 || grant.len == COMPARE_RESERVED
+        if (grant.len == 0 || grant.len == COMPARE_RESERVED || compare_small
             || call->clock.now < 2 * call->rules[i].period)
         {
             continue;
@@ -956,7 +1015,7 @@ compare_step(compare_world_t *w)
 
     compare_move(w);
 
-    if (random_percent(3)) {
+    if (compare_seldom(3)) {
         compare_change(w);
     }
 
@@ -999,6 +1058,23 @@ compare_step(compare_world_t *w)
 
 
 static void
+compare_load(const ratelimit_script_t *script, char *sha)
+{
+    unsigned            i;
+    ratelimit_script_t  changed;
+
+    changed = *script;
+
+    for (i = 0; compare_small && i < COMPARE_SIZES; i++) {
+        changed.text = fake_replace(changed.text, compare_large[i],
+                                    compare_tiny[compare_small - 1][i]);
+    }
+
+    fake_load(&changed, NULL, NULL, sha);
+}
+
+
+static void
 compare_run(unsigned algorithm, unsigned steps)
 {
     unsigned         i;
@@ -1007,8 +1083,8 @@ compare_run(unsigned algorithm, unsigned steps)
 
     memset(&w, 0, sizeof(compare_world_t));
 
-    fake_load(&ratelimit_scripts[algorithm], NULL, NULL, compare_sha);
-    fake_load(&ratelimit_sync_scripts[algorithm], NULL, NULL, compare_sync);
+    compare_load(&ratelimit_scripts[algorithm], compare_sha);
+    compare_load(&ratelimit_sync_scripts[algorithm], compare_sync);
     fake_check();
 
     compare_verdicts = 0;
@@ -1025,7 +1101,7 @@ compare_run(unsigned algorithm, unsigned steps)
 
     for (i = 0; i < steps && compare_failed == 0; i++) {
 
-        if (i % COMPARE_WORLD == 0) {
+        if (i % (compare_small ? 4 * COMPARE_WORLD : COMPARE_WORLD) == 0) {
             compare_close(&w);
             compare_open(&w, algorithm);
         }
@@ -1037,13 +1113,15 @@ compare_run(unsigned algorithm, unsigned steps)
     compare_close(&w);
     freeReplyObject(redisCommand(redis, "FLUSHALL"));
 
-    name = (algorithm == COMPARE_MIXED) ? "mixed limits"
+    name = compare_small ? "large sliding_log"
+           : (algorithm == COMPARE_MIXED) ? "mixed limits"
                                         : ratelimit_algorithms[algorithm]->name;
 
     tap_ok(compare_failed == 0, "%s: %u steps, %u verdicts, %u expiries",
            name, i, compare_verdicts, compare_expiries);
 
-    tap_ok(compare_failed || (compare_states && compare_states == compare_read),
+    tap_ok(compare_failed || compare_small
+           || (compare_states && compare_states == compare_read),
            "%s: %u charges of others, %u states", name, compare_added,
            compare_states);
 
@@ -1062,6 +1140,19 @@ compare_run(unsigned algorithm, unsigned steps)
 }
 
 
+/* logs that keep what is refunded in its place */
+
+static void
+compare_run_large(unsigned steps)
+{
+    for (compare_small = 1; compare_small <= COMPARE_TINY; compare_small++) {
+        compare_run(RATELIMIT_SLIDING_LOG, steps);
+    }
+
+    compare_small = 0;
+}
+
+
 int
 main(int argc, char **argv)
 {
@@ -1077,6 +1168,13 @@ main(int argc, char **argv)
     redis_open(argv[1]);
     steps = strtoul(argv[2], NULL, 10);
 
+    if (argc > 4 && strcmp(argv[4], "large") == 0) {
+        compare_run_large(steps);
+        redisFree(redis);
+
+        return tap_done();
+    }
+
     if (argc > 4) {
         compare_run(algorithm_find(argv[4]), steps);
         redisFree(redis);
@@ -1087,6 +1185,8 @@ main(int argc, char **argv)
     for (i = 0; i <= COMPARE_MIXED; i++) {
         compare_run(i, steps);
     }
+
+    compare_run_large(steps);
 
     redisFree(redis);
 

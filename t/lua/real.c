@@ -15,6 +15,11 @@
 
 #define REAL_ALL   ((1 << RATELIMIT_ALGORITHMS) - 1)
 
+/* of a large log: places, and bytes with its index */
+#define REAL_LARGE        4096
+#define REAL_LARGE_BYTES  (15 + REAL_LARGE * 5 + REAL_LARGE / 8               \
+                           + REAL_LARGE / 256 * 4 + 8)
+
 
 static char  real_sha[RATELIMIT_SCRIPTS][41];
 
@@ -35,6 +40,8 @@ static void real_expired(void);
 static void real_always_expires(ratelimit_algorithm_e algorithm);
 static void real_wrong_type(void);
 static void real_garbage(ratelimit_algorithm_e algorithm);
+static uint64_t real_plant(void);
+static void real_large_garbage(void);
 
 
 /* ten requests in a second, at once */
@@ -494,6 +501,101 @@ real_garbage(ratelimit_algorithm_e algorithm)
 }
 
 
+/* a large log, 32 times of each 100 us, that has an index of any bytes */
+
+static uint64_t
+real_plant(void)
+{
+    size_t         j;
+    uint32_t       head, n, edge, gap;
+    uint64_t       now, time;
+    redis_args_t   args;
+
+    static unsigned char  state[REAL_LARGE_BYTES];
+
+    now = real_now();
+    head = (uint32_t) random_below(REAL_LARGE);
+    n = (uint32_t) random_below(REAL_LARGE + 1);
+    edge = (uint32_t) random_below(REAL_LARGE + 10);
+    gap = random_percent(50) ? 0 : (uint32_t) random_below(REAL_LARGE + 10);
+
+    for (j = 15; j < REAL_LARGE_BYTES; j++) {
+        state[j] = random_percent(80) ? 0 : (unsigned char) random_next();
+    }
+
+    for (j = 0; j < REAL_LARGE; j++) {
+        time = now - j / 32 * 100;
+        memcpy(state + 15 + (head + REAL_LARGE - 1 - j) % REAL_LARGE * 5, &time,
+               5);
+    }
+
+    memcpy(state, &now, 7);
+    head |= 1U << 30;
+    memcpy(state + 7, &head, 4);
+    memcpy(state + 11, &n, 4);
+    memcpy(state + REAL_LARGE_BYTES - 8, &edge, 4);
+    memcpy(state + REAL_LARGE_BYTES - 4, &gap, 4);
+
+    args.n = 0;
+    redis_add(&args, "SET", 3);
+    redis_add(&args, "garbage", 7);
+    redis_add(&args, state, REAL_LARGE_BYTES);
+    freeReplyObject(redis_call(&args));
+
+    return now;
+}
+
+
+static void
+real_large_garbage(void)
+{
+    uint64_t           now;
+    unsigned           i, j, bad;
+    redisReply        *reply;
+    const char        *key;
+    ratelimit_rule_t   rule;
+    ratelimit_item_t   item;
+    ratelimit_shape_t  shape;
+
+    bad = 0;
+    key = "garbage";
+
+    for (i = 0; i < 1000; i++) {
+        real_rule(&item, &shape, &rule, RATELIMIT_SLIDING_LOG);
+
+        if (random_percent(80)) {
+            rule.limit = random_between(10, 2 * REAL_LARGE);
+            rule.ceiling = rule.limit;
+            ratelimit_shape_fit(&shape, rule.ceiling);
+        }
+
+        now = real_plant();
+        item.count_rejected = 1;
+
+        for (j = 0; j < 4; j++) {
+            item.cost = 1;
+            bad += !real_one(&item, key);
+
+            item.cost = random_between(1, 50);
+            item.verdict.stamp = random_percent(50) ? RATELIMIT_LATEST
+                                 : now - random_below(REAL_LARGE / 32) * 100;
+
+            reply = real_call(1 << RATELIMIT_SLIDING_LOG,
+                              RATELIMIT_SCRIPT_REFUND, &item, &key, 1);
+            bad += (redis_verdicts(reply, 0) == NULL);
+            freeReplyObject(reply);
+        }
+
+        bad += (real_number("PTTL", key) == -1);
+
+        freeReplyObject(redisCommand(redis, "DEL %s", key));
+    }
+
+    tap_ok(bad == 0, "a large sliding_log: any bytes give valid verdicts "
+           "(%u failed)", bad);
+}
+
+
 int
 main(int argc, char **argv)
 {
@@ -524,6 +626,8 @@ main(int argc, char **argv)
     for (i = 0; i < RATELIMIT_ALGORITHMS; i++) {
         real_garbage(i);
     }
+
+    real_large_garbage();
 
     redisFree(redis);
 
