@@ -146,6 +146,7 @@ subtest 'figures' => sub {
                'shared'],
               'zones');
 
+    shows_memory($page);
     $page->click('#zones .name button');
     shows_limits($page, 'user');
 
@@ -627,6 +628,34 @@ sub shows_limits {
 
     Gateway::await(sub { $page->value($shown) eq $expected }, $expected);
     pass("it shows $expected");
+}
+
+
+# counters, memory and evictions of each zone are those of the API
+
+sub shows_memory {
+    my ($page) = @_;
+
+    my $shown = q{
+        JSON.stringify([...document.querySelectorAll('#zones th.name')]
+            .map(({ parentElement: { cells } }) => [...cells].slice(-3)
+                .map((cell) => cell.innerText.trim())))
+    };
+    my @zones = @{get('/status/zones')->{zones}};
+    my $expected = encode_json([map { ["$_->{entries}", memory_text($_),
+                                       "$_->{evictions}"] } @zones]);
+
+    Gateway::await(sub { $page->value($shown) eq $expected }, $expected);
+    pass("it shows $expected");
+}
+
+
+sub memory_text {
+    my ($zone) = @_;
+
+    return join ' of ', map {
+        $_ >= 1 << 20 ? ($_ >> 20) . ' MB' : int($_ / 1024 + 0.5) . ' kB'
+    } @$zone{qw(bytes_used size)};
 }
 
 
