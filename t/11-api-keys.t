@@ -171,6 +171,26 @@ subtest 'reset' => sub {
 };
 
 
+# keys move to the new memory when they are seen
+
+subtest 'in a zone of another size' => sub {
+    my @zones = qw(shm log fixed);
+
+    send_some("/$_?k=moved", 7) for @zones;
+    $gateway->hup($http =~ s/(zone=(?:shm|log|fixed):)1m/${1}2m/gr);
+    Gateway::await(sub { $gateway->settled }, 'old workers to exit');
+
+    for my $zone (@zones) {
+        is(get("/api/zones/$zone")->{size}, 2 << 20, "$zone: the new size");
+        is(left($zone, 'moved'), 0, 'a key is found before it moves');
+        delete_key($zone, 'moved');
+        is(left($zone, 'moved'), 5, 'and reset');
+        is_deeply([send_some("/$zone?k=moved", 6)], [(200) x 5, 429],
+                  'it has its whole limit');
+    }
+};
+
+
 subtest 'in Redis' => sub {
     send_some('/far?k=a', 3);
     is_deeply(figures(peek('far', 'a')->{limits}[0]),
