@@ -26,12 +26,18 @@ my $http = <<"END";
 ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
 ratelimit_zone \$arg_k zone=far:1m rate=2r/h redis=main;
 ratelimit_zone \$arg_k zone=sync:1m rate=2r/h redis=main sync=500ms;
+ratelimit_zone \$arg_k zone=plan:1m rate=\$plan redis=main;
+ratelimit_zone \$arg_k zone=tokens:1m rate=\$plan redis=main
+               algorithm=token_bucket;
+map \$arg_k \$plan { default 2r/h; }
 
 server {
     listen 127.0.0.1:PORT;
 
     location /far { ratelimit zone=far; empty_gif; }
     location /sync { ratelimit zone=sync; empty_gif; }
+    location /plan { ratelimit zone=plan; empty_gif; }
+    location /tokens { ratelimit zone=tokens; empty_gif; }
     location /api/ { ratelimit_api write=on; }
 }
 END
@@ -63,6 +69,14 @@ subtest 'refusals are remembered' => sub {
 
 subtest 'another gateway resets the key' => sub {
     resets('far', SECOND);
+};
+
+
+subtest 'a gateway that has never met the rate resets the key' => sub {
+    $one->series((['GET /plan?k=a']) x 2);
+    like($two->ask('GET /api/zones/plan/keys/a')->{body},
+         qr/"period":"h","used":2,/, 'it finds the counter');
+    resets($_, SECOND) for qw(plan tokens);
 };
 
 

@@ -59,6 +59,11 @@ static ngx_int_t ngx_http_ratelimit_api_key_plan(
     ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_use_t *use);
 static ngx_int_t ngx_http_ratelimit_api_key_seen_rates(
     ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_use_t *use);
+static ngx_uint_t ngx_http_ratelimit_api_key_has(
+    ngx_http_ratelimit_api_key_t *ctx, uint64_t period);
+static ngx_int_t ngx_http_ratelimit_api_key_seen(
+    ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_use_t *use,
+    uint64_t limit, uint64_t period);
 static ngx_int_t ngx_http_ratelimit_api_key_ask(
     ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_use_t *use);
 static void ngx_http_ratelimit_api_key_done(ngx_http_ratelimit_query_t *q,
@@ -72,6 +77,14 @@ static ngx_int_t ngx_http_ratelimit_api_key_finish(
     ngx_http_ratelimit_api_key_t *ctx, ngx_int_t rc);
 static void ngx_http_ratelimit_api_key_log(ngx_http_ratelimit_api_key_t *ctx);
 static void ngx_http_ratelimit_api_key_cleanup(void *data);
+
+
+/* seconds that rates with variables are likely to have for a period */
+
+static const uint32_t  ngx_http_ratelimit_api_periods[] = {
+    1, 10, 30, 60, 300, 600, 900, 1800, 3600, 6 * 3600, 12 * 3600,
+    86400, 7 * 86400, 30 * 86400, 0
+};
 
 
 ngx_int_t
@@ -354,46 +367,100 @@ ngx_http_ratelimit_api_key_plan(ngx_http_ratelimit_api_key_t *ctx,
 
 
 /*
- * The rates that the zone has met, or their periods: where the limit makes no
- * difference to the counter it is taken to be as large as can be, so that the
- * figures show what was used.
+ * The rates that the zone has met.  In Redis there may be counters of others,
+ * which other gateways have met, or this one before it was started: usual
+ * periods are tried.  Of what drips, a period alone shows nothing.
  */
 
 static ngx_int_t
 ngx_http_ratelimit_api_key_seen_rates(ngx_http_ratelimit_api_key_t *ctx,
     ngx_http_ratelimit_use_t *use)
 {
-    ngx_uint_t                      i;
-    ratelimit_rate_t                rate;
-    ratelimit_rule_t                met;
-    ngx_http_ratelimit_api_rule_t  *rule;
+    ngx_uint_t        i;
+    ratelimit_rule_t  met;
 
     for (i = 0;
          ngx_http_ratelimit_store_get_rule(ctx->zone, i, &met) == NGX_OK;
          i++)
     {
-        rule = ngx_array_push(&ctx->rules);
-        if (rule == NULL) {
+        if (ngx_http_ratelimit_api_key_seen(ctx, use, met.limit, met.period)
+            != NGX_OK)
+        {
             return NGX_ERROR;
         }
+    }
 
-        rate.limit = met.limit;
-        rate.period = met.period;
+    if (ctx->zone->redis == NULL
+        || (ngx_http_ratelimit_traits(ctx->zone)->drips && !ctx->reset))
+    {
+        return NGX_OK;
+    }
 
-        rule->plan = 1;
-        rule->period = !ngx_http_ratelimit_traits(ctx->zone)->drips;
+    for (i = 0; ngx_http_ratelimit_api_periods[i]; i++) {
+        met.period = ngx_http_ratelimit_api_periods[i] * RATELIMIT_SECOND;
 
-        if (rule->period) {
-            rate.limit = ngx_min((RATELIMIT_MAX_PRODUCT / 2 - 1) / met.period,
-                                 RATELIMIT_MAX_LIMIT / 2);
-            rate.limit = ngx_min(rate.limit, use->bound->ceiling / 2);
-        }
-
-        if (ngx_http_ratelimit_make_rule(use->limit, &rate, &rule->rule)
-            != NULL)
+        if (!ngx_http_ratelimit_api_key_has(ctx, met.period)
+            && ngx_http_ratelimit_api_key_seen(ctx, use, 1, met.period)
+               != NGX_OK)
         {
-            ctx->rules.nelts--;
+            return NGX_ERROR;
         }
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_api_key_has(ngx_http_ratelimit_api_key_t *ctx,
+    uint64_t period)
+{
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_api_rule_t  *rule;
+
+    rule = ctx->rules.elts;
+
+    for (i = 0; i < ctx->rules.nelts; i++) {
+        if (rule[i].rule.period == period) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/*
+ * Where the limit makes no difference to the counter it is taken to be as large
+ * as can be, so that the figures show what was used.
+ */
+
+static ngx_int_t
+ngx_http_ratelimit_api_key_seen(ngx_http_ratelimit_api_key_t *ctx,
+    ngx_http_ratelimit_use_t *use, uint64_t limit, uint64_t period)
+{
+    ratelimit_rate_t                rate;
+    ngx_http_ratelimit_api_rule_t  *rule;
+
+    rule = ngx_array_push(&ctx->rules);
+    if (rule == NULL) {
+        return NGX_ERROR;
+    }
+
+    rate.limit = limit;
+    rate.period = period;
+
+    rule->plan = 1;
+    rule->period = !ngx_http_ratelimit_traits(ctx->zone)->drips;
+
+    if (rule->period) {
+        rate.limit = ngx_min((RATELIMIT_MAX_PRODUCT / 2 - 1) / period,
+                             RATELIMIT_MAX_LIMIT / 2);
+        rate.limit = ngx_min(rate.limit, use->bound->ceiling / 2);
+    }
+
+    if (ngx_http_ratelimit_make_rule(use->limit, &rate, &rule->rule) != NULL) {
+        ctx->rules.nelts--;
     }
 
     return NGX_OK;
