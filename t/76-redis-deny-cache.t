@@ -88,6 +88,10 @@ ratelimit_zone $arg_k zone=rates:1m rate=2r/4s rate=4r/d
                algorithm=sliding_log redis=main;
 ratelimit_zone $arg_k zone=told:1m rate=1r/12s algorithm=token_bucket
                redis=main;
+ratelimit_zone $arg_k zone=tokens:1m rate=10r/h algorithm=token_bucket
+               redis=main;
+ratelimit_zone $arg_k zone=written:1m rate=10r/h algorithm=token_bucket
+               redis=main sync=100ms;
 
 ratelimit_elastic connections=99% zone=told:99%;
 
@@ -120,6 +124,8 @@ END
         '/slower' => 'ratelimit zone=told name=pace rate=2r/h;',
         '/faster' => 'ratelimit zone=told name=pace rate=7200r/h;',
         '/cost' => 'ratelimit zone=main cost=$arg_c;',
+        '/tokens' => 'ratelimit zone=tokens cost=$arg_c;',
+        '/written' => 'ratelimit zone=written cost=$arg_c;',
         '/soft' => 'ratelimit zone=main soft=100%;',
         '/elastic' => 'ratelimit zone=main elastic=100%;',
         '/both' => 'ratelimit zone=near; ratelimit zone=large;
@@ -306,6 +312,18 @@ sub another_cost {
     is(statuses('/cost?k=c&c=0'), 200, 'a look');
     is(statuses('/cost?k=c&c=7', '/cost?k=d&c=7', '/cost?k=d&c=3'),
        '429 429 200', 'more than ever fits');
+
+    # of 10 tokens two are left, and then none
+
+    for my $uri ('/tokens', '/written') {
+        is(statuses(map { "$uri?k=e&c=$_" } 8, 5, 5, 1, 1),
+           '200 429 429 200 200', "$uri: smaller ones in between");
+
+        my $told = (answers("$uri?k=e&c=5"))[0]{field};
+
+        is($told->{'x-ratelimit-remaining'}, 0, 'are not forgotten');
+        cmp_ok($told->{'retry-after'}, '>', 4 * 360, 'nor is how long to wait');
+    }
 }
 
 

@@ -265,6 +265,10 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
     ngx_uint_t            i;
     ratelimit_verdict_t  *verdict;
 
+    if (q->allowed) {
+        ngx_http_ratelimit_redis_deny_cache_forget(q);
+    }
+
     /* a denial ends up to a second before the refusal, which covers the age */
 
     if (ngx_http_ratelimit_self == 0 || age >= 999) {
@@ -382,8 +386,8 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
 
 
 /*
- * After a refund the key may be allowed, at whatever cost; after a debit it has
- * to wait for longer.
+ * After a refund the key may be allowed, at whatever cost.  After a charge what
+ * costs more, or has a smaller plan, has to wait longer than it was told.
  */
 
 void
@@ -396,9 +400,12 @@ ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q)
     }
 
     for (i = 0; i < q->n; i++) {
-        ratelimit_deny_cache_forget(q->subjects[i].use->zone->deny_cache,
-                                    q->places[i].hash.lo,
-                                    ngx_http_ratelimit_self);
+
+        if (q->items[i].cost) {
+            ratelimit_deny_cache_forget(q->subjects[i].use->zone->deny_cache,
+                                        q->places[i].hash.lo,
+                                        ngx_http_ratelimit_self);
+        }
     }
 }
 

@@ -133,6 +133,7 @@ ngx_http_ratelimit_sync_within(ngx_http_ratelimit_query_t *q,
     }
 
     if (i == q->n) {
+        ngx_http_ratelimit_redis_deny_cache_forget(q);
         return NGX_OK;
     }
 

@@ -250,6 +250,8 @@ ratelimit_deny_cache_write(ratelimit_denial_t *to,
 }
 
 
+/* most keys have none, which is seen without the lock */
+
 void
 ratelimit_deny_cache_forget(ratelimit_deny_cache_t *cache, uint64_t key,
     uint32_t me)
@@ -258,6 +260,16 @@ ratelimit_deny_cache_forget(ratelimit_deny_cache_t *cache, uint64_t key,
     ratelimit_deny_group_t  *group;
 
     group = ratelimit_deny_cache_group(cache, key);
+
+    for (i = 0; i < RATELIMIT_DENY_GROUP; i++) {
+        if (__atomic_load_n(&group->denials[i].key, __ATOMIC_RELAXED) == key) {
+            break;
+        }
+    }
+
+    if (i == RATELIMIT_DENY_GROUP) {
+        return;
+    }
 
     (void) ratelimit_lock(&group->lock, me, cache->lifelines);
 
