@@ -96,10 +96,13 @@ ratelimit_load_check_node(ratelimit_load_t *load, yaml_node_t *node)
     }
 
     return ratelimit_load_error(load, node,
-                                "error checking config: %s %.64s needs quotes",
+                                "error checking config: %s %.64s needs "
+                                "quotes%s",
                                 type == RATELIMIT_SCALAR_TIME ? "the date"
                                                             : "the number",
-                                ratelimit_load_quoted(node));
+                                ratelimit_load_quoted(node),
+                                type == RATELIMIT_SCALAR_FLOAT
+                                ? ", or must be an integer" : "");
 }
 
 
