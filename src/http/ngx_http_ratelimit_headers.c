@@ -379,7 +379,7 @@ ngx_http_ratelimit_drop_fields(ngx_http_request_t *r,
 }
 
 
-/* the wait that an upstream speaks of is over for an admitted request, too */
+/* Retry-After of an upstream is over for an admitted request, too */
 
 static ngx_uint_t
 ngx_http_ratelimit_is_field(ngx_http_ratelimit_fields_t *fs, ngx_str_t *name)

@@ -389,7 +389,7 @@ ngx_http_ratelimit_redis_ask(ngx_http_ratelimit_redis_discovery_t *discovery)
 
 
 /*
- * The seeds, that of the last answer first.  In a cluster, nodes that are well
+ * The seeds, that of the last answer first.  In a cluster, nodes that are up
  * are asked before, and any others after them.
  */
 

@@ -160,7 +160,7 @@ typedef struct {
 
 typedef struct {
     ngx_msec_t                      pace;     /* ms between questions */
-    ngx_msec_t                      watch;    /* ms when all is well */
+    ngx_msec_t                      watch;    /* ms while no node is down */
     size_t                          size;     /* of the data */
     ngx_int_t  (*create)(ngx_conf_t *cf, ngx_http_ratelimit_redis_t *redis,
         ngx_str_t *text);
@@ -183,7 +183,7 @@ struct ngx_http_ratelimit_redis_discovery_s {
     ngx_uint_t                      seed;     /* that is asked */
     ngx_uint_t                      wanted;   /* an answer to a question of */
     ngx_msec_t                      since;    /* this time, or later */
-    ngx_msec_t                      pause;    /* after a round in vain */
+    ngx_msec_t                      pause;    /* if no seed has answered */
     ngx_msec_t                      swept;
     ngx_event_t                     timer;
     ngx_connection_t                dummy;    /* of the timer */

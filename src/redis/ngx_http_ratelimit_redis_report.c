@@ -536,8 +536,8 @@ ngx_http_ratelimit_redis_report_counted(
 
 
 /*
- * An error that speaks of one counter keeps all others of its command from
- * being counted: then each is sent by itself, and what can't be is dropped.
+ * An error about one counter keeps all others of its command from being
+ * counted: then each is sent by itself, and what can't be is dropped.
  */
 
 static void

@@ -643,7 +643,7 @@ ngx_http_ratelimit_redis_copy_addrs(ngx_http_ratelimit_redis_server_t *server,
         p += sizeof(ngx_sockaddr_t);
     }
 
-    /* a resolver turns them round, workers speak of them by number */
+    /* a resolver changes their order, workers share their numbers */
 
     ngx_sort(addrs, ctx->naddrs, sizeof(ngx_addr_t),
              ngx_http_ratelimit_redis_compare_addrs);

@@ -246,7 +246,7 @@ ngx_http_ratelimit_redis_on_message(
 
     if (rc == NGX_ERROR || rc == NGX_ABORT) {
 
-        /* of nodes that do not agree, none is to blame */
+        /* if nodes do not agree, no server has failed */
 
         ngx_http_ratelimit_redis_finish(command,
                                    (rc == NGX_ABORT) ? NGX_DECLINED : rc, text);
@@ -402,7 +402,7 @@ ngx_http_ratelimit_redis_has_written(ngx_http_ratelimit_query_t *q,
 }
 
 
-/* the server is well, but not this command; one line a second */
+/* only this command has failed, not the server; one line a second */
 
 static void
 ngx_http_ratelimit_redis_log_error(ngx_http_ratelimit_redis_server_t *server)

@@ -23,7 +23,7 @@
 /*
  * The first pause before a probe, and the longest; a quarter more or less.
  * With the time that a probe takes it must stay below the 5 seconds in which a
- * server that is well again is used.
+ * server that works again is used.
  */
 #define RATELIMIT_BREAKER_FIRST_PAUSE  100
 #define RATELIMIT_BREAKER_LAST_PAUSE   2000
@@ -31,7 +31,7 @@
 
 typedef enum {
     RATELIMIT_BREAKER_GO = 0,   /* closed */
-    RATELIMIT_BREAKER_PROBE,    /* open, only the caller may go */
+    RATELIMIT_BREAKER_PROBE,    /* open, only the caller may send */
     RATELIMIT_BREAKER_STOP      /* open */
 } ratelimit_breaker_e;
 
@@ -46,7 +46,7 @@ typedef struct {
 
 /*
  * A probe is the only one for "timeout" milliseconds, not 0: if it has no
- * result by then, another one may go.
+ * result by then, another one is sent.
  */
 ratelimit_breaker_e ratelimit_breaker_ask(ratelimit_breaker_t *breaker,
     uint64_t now, uint64_t timeout);

@@ -9,7 +9,7 @@
 #include "redis/ratelimit_ledger_account.h"
 
 
-/* which accounts may go, when there is no room */
+/* which accounts are removed when there is no room */
 
 typedef enum {
     RATELIMIT_LEDGER_EXPIRED = 0,

@@ -25,7 +25,7 @@
 typedef struct {
     unsigned char                  *p;
     unsigned char                  *end;
-    const char                     *reason;   /* NULL: all is well so far */
+    const char                     *reason;   /* NULL: no error so far */
 } ratelimit_proto_t;
 
 

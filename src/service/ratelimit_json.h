@@ -22,7 +22,7 @@
 typedef struct {
     unsigned char                  *p;
     unsigned char                  *end;
-    const char                     *reason;   /* NULL: all is well so far */
+    const char                     *reason;   /* NULL: no error so far */
     unsigned                        fill;     /* texts are wanted */
 } ratelimit_json_t;
 
