@@ -97,7 +97,8 @@ ngx_http_ratelimit_sync_attempt(ngx_http_ratelimit_query_t *q)
 
         if (!ratelimit_ledger_affords(
                                   &q->subjects[i].use->zone->exchange->ledger,
-                                  &id, q->items[i].cost, now))
+                                  &id, q->items[i].cost, now,
+                                  ngx_http_ratelimit_self))
         {
             return NGX_DECLINED;
         }

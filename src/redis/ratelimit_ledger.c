@@ -13,9 +13,6 @@
 
 #define RATELIMIT_LEDGER_ALIGN  64
 
-/* reads of a segment that is being written, before a charge is tried */
-#define RATELIMIT_LEDGER_READS  4
-
 /* deltas of a list where any number of stamps may count */
 #define RATELIMIT_LEDGER_FOLDED  8
 
@@ -165,36 +162,31 @@ ratelimit_ledger_machine(const ratelimit_ledger_t *ledger)
 }
 
 
+/* while another process has the segment, the charge will tell */
+
 int
 ratelimit_ledger_affords(const ratelimit_ledger_t *ledger,
-    const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t now)
+    const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t now, uint32_t me)
 {
     int                          rc;
-    unsigned                     i;
-    uint64_t                     ticket;
     ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
     segment = ratelimit_ledger_segment(ledger, &id->hash);
 
-    for (i = 0; i < RATELIMIT_LEDGER_READS; i++) {
-
-        if (ratelimit_read_begin(&segment->lock, &ticket)) {
-            account = ratelimit_ledger_find(segment, id);
-
-            rc = account && ratelimit_ledger_admits(ledger, account, id->rule,
-                                                    cost, now,
-                                                    RATELIMIT_LEDGER_LEASE);
-
-            if (ratelimit_read_end(&segment->lock, ticket)) {
-                return rc;
-            }
-        }
-
-        ratelimit_lock_yield();
+    if (!ratelimit_trylock(&segment->lock, me)) {
+        return 1;
     }
 
-    return 1;
+    account = ratelimit_ledger_find(segment, id);
+
+    rc = account
+         && ratelimit_ledger_admits(ledger, account, id->rule, cost, now,
+                                    RATELIMIT_LEDGER_LEASE);
+
+    ratelimit_unlock(&segment->lock);
+
+    return rc;
 }
 
 

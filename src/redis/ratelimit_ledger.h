@@ -123,9 +123,9 @@ int ratelimit_ledger_open(ratelimit_ledger_t *ledger, void *memory,
 
 uint64_t ratelimit_ledger_machine(const ratelimit_ledger_t *ledger);
 
-/* whether a charge is likely to succeed; takes no lock */
+/* whether a charge is likely to succeed; waits for no other process */
 int ratelimit_ledger_affords(const ratelimit_ledger_t *ledger,
-    const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t now);
+    const ratelimit_ledger_id_t *id, uint64_t cost, uint64_t now, uint32_t me);
 
 /* returns 0 if that is too much, or if the counter has no account */
 int ratelimit_ledger_charge(ratelimit_ledger_t *ledger,

@@ -39,26 +39,16 @@ ratelimit_ledger_chain(ratelimit_ledger_segment_t *segment,
 }
 
 
-/* a chain may change while it is read, but leads nowhere else */
-
 ratelimit_ledger_account_t *
 ratelimit_ledger_find(ratelimit_ledger_segment_t *segment,
     const ratelimit_ledger_id_t *id)
 {
-    uint32_t                     cell, steps, *chain;
+    uint32_t                     cell;
     ratelimit_ledger_account_t  *account;
 
-    /* without the lock: what is compared must be what is used */
+    cell = *ratelimit_ledger_chain(segment, &id->hash, id->rule->period);
 
-    chain = ratelimit_ledger_chain(segment, &id->hash, id->rule->period);
-    cell = __atomic_load_n(chain, __ATOMIC_RELAXED);
-
-    for (steps = 0; steps < RATELIMIT_LEDGER_CELLS; steps++) {
-
-        if (cell - 1 >= RATELIMIT_LEDGER_CELLS) {
-            return NULL;
-        }
-
+    while (cell) {
         account = (ratelimit_ledger_account_t *) segment->cells[cell - 1];
 
         if (account->hash.lo == id->hash.lo && account->hash.hi == id->hash.hi
@@ -67,7 +57,7 @@ ratelimit_ledger_find(ratelimit_ledger_segment_t *segment,
             return account;
         }
 
-        cell = __atomic_load_n(&account->next, __ATOMIC_RELAXED);
+        cell = account->next;
     }
 
     return NULL;

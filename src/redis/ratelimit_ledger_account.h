@@ -76,7 +76,7 @@ struct ratelimit_ledger_segment_s {
 
 /* ratelimit_ledger_account.c */
 
-/* in a segment that is locked, or read without a lock; NULL if there is none */
+/* in a segment that is locked; NULL if there is none */
 ratelimit_ledger_account_t *ratelimit_ledger_find(
     ratelimit_ledger_segment_t *segment, const ratelimit_ledger_id_t *id);
 

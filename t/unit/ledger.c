@@ -202,13 +202,13 @@ ledger_bounds(void)
 
     id = ledger_id(1);
 
-    tap_ok(!ratelimit_ledger_affords(&ledger, &id, 1, NOW)
+    tap_ok(!ratelimit_ledger_affords(&ledger, &id, 1, NOW, fleet.me)
            && !ledger_charge(1, 100, NOW), "no account, no charge");
 
     ledger_grant(1, 3, 1, 5, NOW);
 
-    tap_ok(ratelimit_ledger_affords(&ledger, &id, 3, NOW)
-           && !ratelimit_ledger_affords(&ledger, &id, 4, NOW),
+    tap_ok(ratelimit_ledger_affords(&ledger, &id, 3, NOW, fleet.me)
+           && !ratelimit_ledger_affords(&ledger, &id, 4, NOW, fleet.me),
            "a lease bounds a cost");
 
     good = ledger_charge(1, 100, NOW) && ledger_charge(1, 100, NOW)
@@ -229,7 +229,7 @@ ledger_bounds(void)
     other.ceiling = 500;
     id.rule = &other;
 
-    tap_ok(!ratelimit_ledger_affords(&ledger, &id, 1, NOW),
+    tap_ok(!ratelimit_ledger_affords(&ledger, &id, 1, NOW, fleet.me),
            "a lease is that of one ceiling");
 
     good = ledger_charge(1, 100, NOW + INTERVAL)
@@ -284,8 +284,8 @@ ledger_batches(void)
 
     id = ledger_id(1);
 
-    tap_ok(ratelimit_ledger_affords(&ledger, &id, 4, NOW)
-           && !ratelimit_ledger_affords(&ledger, &id, 5, NOW),
+    tap_ok(ratelimit_ledger_affords(&ledger, &id, 4, NOW, fleet.me)
+           && !ratelimit_ledger_affords(&ledger, &id, 5, NOW, fleet.me),
            "the new lease begins with the batch");
 
     ledger_counted(&taken.last, 5);

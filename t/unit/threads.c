@@ -9,6 +9,7 @@
 /* no sanitizer, then ThreadSanitizer */
 
 #include "redis/ratelimit_breaker.h"
+#include "redis/ratelimit_ledger.h"
 #include "table/ratelimit_clock.h"
 #include "table/ratelimit_table_slot.h"
 
@@ -18,6 +19,11 @@
 
 
 #define THREADS_HITS  20000
+
+/* more than there is room for in a segment of a ledger */
+#define THREADS_KEYS  300
+#define THREADS_SIZE  (100 << 10)
+#define THREADS_NOW   (5000 * RATELIMIT_SECOND)
 
 
 /* what threads share beside a table */
@@ -31,6 +37,13 @@ typedef struct {
     uint64_t                        wrong;
     uint32_t                        stop;
 } threads_shared_t;
+
+
+typedef struct {
+    ratelimit_ledger_t              ledger;
+    uint64_t                        charged;
+    uint64_t                        counted;
+} threads_ledger_t;
 
 
 static void threads_run(fleet_t *f, fleet_run_pt run, void *data);
@@ -48,6 +61,13 @@ static void threads_deny_work(fleet_t *f, int number, void *data);
 static void threads_deny(void);
 static void threads_breaker_work(fleet_t *f, int number, void *data);
 static void threads_breaker(void);
+static void threads_ledger_answer(fleet_t *f, threads_ledger_t *shared,
+    uint64_t key, const ratelimit_ledger_copy_t *copy, unsigned question);
+static int threads_ledger_take(void *data,
+    const ratelimit_ledger_copy_t *copy);
+static unsigned threads_ledger_report(fleet_t *f, threads_ledger_t *shared);
+static void threads_ledger_work(fleet_t *f, int number, void *data);
+static void threads_ledger(void);
 static void threads_round(void);
 
 
@@ -410,6 +430,160 @@ threads_breaker(void)
 }
 
 
+/* Redis has counted a batch; of two answers to it one counts */
+
+static void
+threads_ledger_answer(fleet_t *f, threads_ledger_t *shared, uint64_t key,
+    const ratelimit_ledger_copy_t *copy, unsigned question)
+{
+    unsigned                 i;
+    unsigned char            bytes[200];
+    ratelimit_grant_t        grant;
+    ratelimit_answer_t       answer;
+    ratelimit_ledger_id_t    id;
+    ratelimit_ledger_copy_t  after;
+    ratelimit_ledger_name_t  name;
+
+    memset(bytes, 'x', sizeof(bytes));
+    memset(&grant, 0, sizeof(ratelimit_grant_t));
+
+    name.data = bytes;
+    name.len = 1 + key % sizeof(bytes);
+
+    grant.lease = 10;
+    grant.counted = 1;
+
+    answer.number = copy->number;
+    answer.spent = copy->spent;
+    answer.asked = THREADS_NOW;
+    answer.question = question;
+    answer.grant = &grant;
+
+    if (question) {
+        fleet_hash(f, key, &id.hash);
+
+    } else {
+        id.hash = copy->hash;
+    }
+
+    id.rule = &f->rules[0];
+
+    ratelimit_ledger_answer(&shared->ledger, &id, &name, &answer, &after,
+                            f->me);
+
+    for (i = 0; after.counted && i < copy->nbatch; i++) {
+        __atomic_fetch_add(&shared->counted, copy->batch[i].added,
+                           __ATOMIC_RELAXED);
+    }
+}
+
+
+static int
+threads_ledger_take(void *data, const ratelimit_ledger_copy_t *copy)
+{
+    ratelimit_ledger_copy_t  *taken = data;
+
+    *taken = *copy;
+
+    return 0;
+}
+
+
+static unsigned
+threads_ledger_report(fleet_t *f, threads_ledger_t *shared)
+{
+    uint32_t                 cursor;
+    ratelimit_ledger_copy_t  taken;
+
+    cursor = 0;
+    taken.number = 0;
+
+    (void) ratelimit_ledger_batch(&shared->ledger, &cursor, THREADS_NOW,
+                                  THREADS_NOW, threads_ledger_take, &taken,
+                                  f->me);
+
+    if (taken.number) {
+        threads_ledger_answer(f, shared, 0, &taken, 0);
+    }
+
+    return taken.number != 0;
+}
+
+
+static void
+threads_ledger_work(fleet_t *f, int number, void *data)
+{
+    uint64_t                    i, key, seed;
+    threads_ledger_t           *shared = data;
+    ratelimit_ledger_t         *ledger;
+    ratelimit_ledger_id_t       id;
+    ratelimit_ledger_copy_t     copy;
+    ratelimit_ledger_figures_t  figures;
+
+    ledger = &shared->ledger;
+    seed = 88172645463325252ULL + (uint64_t) number;
+    id.rule = &f->rules[0];
+
+    for (i = 0; i < THREADS_HITS; i++) {
+        key = fleet_random(&seed) % THREADS_KEYS;
+        key = (key % 4) ? key % 16 : key;
+        fleet_hash(f, key, &id.hash);
+
+        if (!ratelimit_ledger_affords(ledger, &id, 1, THREADS_NOW, f->me)) {
+            (void) ratelimit_ledger_ask(ledger, &id, THREADS_NOW, &copy,
+                                        f->me);
+            threads_ledger_answer(f, shared, key, &copy, 1);
+        }
+
+        if (ratelimit_ledger_charge(ledger, &id, 1, 100, THREADS_NOW,
+                                    RATELIMIT_LEDGER_LEASE, f->me))
+        {
+            __atomic_fetch_add(&shared->charged, 1, __ATOMIC_RELAXED);
+        }
+
+        if (i % 64 == 0) {
+            (void) threads_ledger_report(f, shared);
+            (void) ratelimit_ledger_due(ledger, THREADS_NOW);
+            (void) ratelimit_ledger_clean(ledger);
+            ratelimit_ledger_stay(ledger, f->me);
+            ratelimit_ledger_figures(ledger, &figures, f->me);
+        }
+    }
+}
+
+
+static void
+threads_ledger(void)
+{
+    fleet_t            f;
+    threads_ledger_t  *shared;
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(1000, 3600);
+
+    fleet_open(&f, 64 << 10, RATELIMIT_FIXED_WINDOW, 0);
+    shared = fleet_memory(sizeof(threads_ledger_t));
+
+    if (!ratelimit_ledger_open(&shared->ledger, fleet_memory(THREADS_SIZE),
+                               THREADS_SIZE, &f.shape, RATELIMIT_SECOND, 42,
+                               f.lifelines))
+    {
+        tap_ok(0, "the ledger does not open");
+        return;
+    }
+
+    threads_run(&f, threads_ledger_work, shared);
+
+    while (threads_ledger_report(&f, shared)) { /* void */ }
+
+    tap_ok(shared->charged > THREADS_HITS
+           && shared->counted == shared->charged,
+           "ledger: %u charges, %u of them counted",
+           (unsigned) shared->charged, (unsigned) shared->counted);
+}
+
+
 static void
 threads_round(void)
 {
@@ -439,6 +613,7 @@ threads_round(void)
     threads_die();
     threads_deny();
     threads_breaker();
+    threads_ledger();
 }
 
 
