@@ -21,7 +21,6 @@ use Together;
 
 use constant LIMIT => 1000;
 use constant KEYS => 6;
-use constant SOON => 5;         # seconds
 use constant SLACK => 4;        # seconds that a busy machine may add
 
 my $dir = tempdir('ratelimit-reshard-XXXXXX', TMPDIR => 1, CLEANUP => 1);
