@@ -56,6 +56,21 @@ is(api($key)->{limits}[0]{rates}[0]{remaining}, 2, 'it has its whole limit');
 is(ServiceCalls::short($calls->ask('basic', { one => 'a' })->{json}),
    'OK OK(1 of 2/DAY)', 'also for calls');
 
+# a limit that the call brings along
+
+my %own = (-limit => { requestsPerUnit => 3, unit => 'DAY' });
+my $own = '/zones/rules/keys/one:c?name=basic:override';
+my $last = sub {
+    return ServiceCalls::short($calls->ask('basic', { one => 'c', %own })
+                                     ->{json});
+};
+
+$last->() for 1 .. 4;
+is_deeply([map { @$_{qw(period used)} } @{api($own)->{limits}[0]{rates}}],
+          ['d', 3], 'where its descriptor stands');
+is($clients->ask("DELETE /api$own")->{status}, 204, 'its reset');
+is($last->(), 'OK OK(2 of 3/DAY)', 'it has its whole limit');
+
 is($gateway->complaints, '', 'nothing to complain about');
 
 done_testing();

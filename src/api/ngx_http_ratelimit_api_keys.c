@@ -35,6 +35,9 @@ typedef struct {
     ngx_uint_t                      tally;    /* of the zone, the next one */
     ngx_uint_t                      found;    /* limits that have such keys */
     ngx_uint_t                      misfits;  /* and that have others */
+    ngx_http_ratelimit_limit_t     *limit;    /* by which rules are made */
+    ngx_http_ratelimit_limit_t      calls;    /* of limits that calls bring
+                                                 along, as they have none */
     ngx_array_t                     rules;    /* ..._api_rule_t of the limit */
     ngx_uint_t                      first;    /* of those that are asked */
     ngx_uint_t                      reset;
@@ -56,14 +59,13 @@ static ngx_int_t ngx_http_ratelimit_api_key_next(
 static ngx_int_t ngx_http_ratelimit_api_key_rules(
     ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_tally_t *tally);
 static ngx_int_t ngx_http_ratelimit_api_key_plan(
-    ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_use_t *use);
+    ngx_http_ratelimit_api_key_t *ctx);
 static ngx_int_t ngx_http_ratelimit_api_key_seen_rates(
-    ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_use_t *use);
+    ngx_http_ratelimit_api_key_t *ctx);
 static ngx_uint_t ngx_http_ratelimit_api_key_has(
     ngx_http_ratelimit_api_key_t *ctx, uint64_t period);
 static ngx_int_t ngx_http_ratelimit_api_key_seen(
-    ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_use_t *use,
-    uint64_t limit, uint64_t period);
+    ngx_http_ratelimit_api_key_t *ctx, uint64_t limit, uint64_t period);
 static ngx_int_t ngx_http_ratelimit_api_key_ask(
     ngx_http_ratelimit_api_key_t *ctx, ngx_http_ratelimit_use_t *use);
 static void ngx_http_ratelimit_api_key_done(ngx_http_ratelimit_query_t *q,
@@ -83,7 +85,7 @@ static void ngx_http_ratelimit_api_key_cleanup(void *data);
 
 static const uint32_t  ngx_http_ratelimit_api_periods[] = {
     1, 10, 30, 60, 300, 600, 900, 1800, 3600, 6 * 3600, 12 * 3600,
-    86400, 7 * 86400, 30 * 86400, 0
+    86400, 7 * 86400, 30 * 86400, 365 * 86400, 0
 };
 
 
@@ -319,26 +321,26 @@ ngx_http_ratelimit_api_key_rules(ngx_http_ratelimit_api_key_t *ctx,
         rule->period = 0;
     }
 
-    if (tally->variables.nelts == 0 || tally->use->limit == NULL) {
+    if (tally->variables.nelts == 0) {
         return NGX_OK;
     }
 
-    if (ctx->nrates
-        && ngx_http_ratelimit_api_key_plan(ctx, tally->use) != NGX_OK)
-    {
+    ctx->calls.use = *tally->use;
+    ctx->limit = tally->use->limit ? tally->use->limit : &ctx->calls;
+
+    if (ctx->nrates && ngx_http_ratelimit_api_key_plan(ctx) != NGX_OK) {
         return NGX_ERROR;
     }
 
     return (ctx->nrates && !ctx->reset)
-           ? NGX_OK : ngx_http_ratelimit_api_key_seen_rates(ctx, tally->use);
+           ? NGX_OK : ngx_http_ratelimit_api_key_seen_rates(ctx);
 }
 
 
 /* the rates that the client has given */
 
 static ngx_int_t
-ngx_http_ratelimit_api_key_plan(ngx_http_ratelimit_api_key_t *ctx,
-    ngx_http_ratelimit_use_t *use)
+ngx_http_ratelimit_api_key_plan(ngx_http_ratelimit_api_key_t *ctx)
 {
     ngx_uint_t                      i;
     ngx_http_ratelimit_api_rule_t  *rule;
@@ -354,7 +356,7 @@ ngx_http_ratelimit_api_key_plan(ngx_http_ratelimit_api_key_t *ctx,
 
         /* too large a rate, which the limit can't have */
 
-        if (ngx_http_ratelimit_make_rule(use->limit, &ctx->rates[i],
+        if (ngx_http_ratelimit_make_rule(ctx->limit, &ctx->rates[i],
                                          &rule->rule)
             != NULL)
         {
@@ -373,8 +375,7 @@ ngx_http_ratelimit_api_key_plan(ngx_http_ratelimit_api_key_t *ctx,
  */
 
 static ngx_int_t
-ngx_http_ratelimit_api_key_seen_rates(ngx_http_ratelimit_api_key_t *ctx,
-    ngx_http_ratelimit_use_t *use)
+ngx_http_ratelimit_api_key_seen_rates(ngx_http_ratelimit_api_key_t *ctx)
 {
     ngx_uint_t        i;
     ratelimit_rule_t  met;
@@ -383,7 +384,7 @@ ngx_http_ratelimit_api_key_seen_rates(ngx_http_ratelimit_api_key_t *ctx,
          ngx_http_ratelimit_store_get_rule(ctx->zone, i, &met) == NGX_OK;
          i++)
     {
-        if (ngx_http_ratelimit_api_key_seen(ctx, use, met.limit, met.period)
+        if (ngx_http_ratelimit_api_key_seen(ctx, met.limit, met.period)
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -400,8 +401,7 @@ ngx_http_ratelimit_api_key_seen_rates(ngx_http_ratelimit_api_key_t *ctx,
         met.period = ngx_http_ratelimit_api_periods[i] * RATELIMIT_SECOND;
 
         if (!ngx_http_ratelimit_api_key_has(ctx, met.period)
-            && ngx_http_ratelimit_api_key_seen(ctx, use, 1, met.period)
-               != NGX_OK)
+            && ngx_http_ratelimit_api_key_seen(ctx, 1, met.period) != NGX_OK)
         {
             return NGX_ERROR;
         }
@@ -437,7 +437,7 @@ ngx_http_ratelimit_api_key_has(ngx_http_ratelimit_api_key_t *ctx,
 
 static ngx_int_t
 ngx_http_ratelimit_api_key_seen(ngx_http_ratelimit_api_key_t *ctx,
-    ngx_http_ratelimit_use_t *use, uint64_t limit, uint64_t period)
+    uint64_t limit, uint64_t period)
 {
     ratelimit_rate_t                rate;
     ngx_http_ratelimit_api_rule_t  *rule;
@@ -456,10 +456,10 @@ ngx_http_ratelimit_api_key_seen(ngx_http_ratelimit_api_key_t *ctx,
     if (rule->period) {
         rate.limit = ngx_min((RATELIMIT_MAX_PRODUCT / 2 - 1) / period,
                              RATELIMIT_MAX_LIMIT / 2);
-        rate.limit = ngx_min(rate.limit, use->bound->ceiling / 2);
+        rate.limit = ngx_min(rate.limit, ctx->limit->use.bound->ceiling / 2);
     }
 
-    if (ngx_http_ratelimit_make_rule(use->limit, &rate, &rule->rule) != NULL) {
+    if (ngx_http_ratelimit_make_rule(ctx->limit, &rate, &rule->rule) != NULL) {
         ctx->rules.nelts--;
     }
 
