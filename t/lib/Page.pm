@@ -96,8 +96,9 @@ sub commands {
 
 
 # Where commands run: words of the shell, a folder, and the port for each port
-# of the page.  "redis-cli" is told the port of 6379, "curl" to show no progress,
-# as on a terminal, "nginx" the folder; its "-s" returns from a reload when the
+# of the page.  "redis-cli" is told the port of 6379, and that there is a terminal
+# unless what it prints is for another program; "curl" shows no progress, as on a
+# terminal; "nginx" is told the folder, its "-s" returns from a reload when the
 # former workers have exited.  Debian's folder of logs is that of the gateway, and
 # a file of conf.d its nginx.conf.
 
@@ -108,8 +109,10 @@ sub shell {
 
     $self->{bin} = tempdir('ratelimit-XXXXXX', TMPDIR => 1);
 
-    program("$self->{bin}/redis-cli",
-            "exec redis-cli -p $self->{ports}{6379} \"\$@\"")
+    program("$self->{bin}/redis-cli", <<'END'
+test /proc/self/fd/1 -ef /proc/self/fd/2 && export FAKETTY=1
+END
+            . "exec redis-cli -p $self->{ports}{6379} \"\$@\"")
         if $self->{ports}{6379};
 
     program("$self->{bin}/curl", 'exec curl --no-progress-meter "$@"');
@@ -260,10 +263,7 @@ sub output {
     local $ENV{PAGE_DIR} = $self->{dir};
     local $ENV{PAGE_COMMAND} = "$self->{words}\n$command";
 
-    # where there are no terminals, redis-cli is told that there is one
-
-    my $run = -e '/dev/ptmx' ? 'script -qec "$1" /dev/null'
-                             : 'env FAKETTY=1 bash -c "$1"';
+    my $run = -e '/dev/ptmx' ? 'script -qec "$1" /dev/null' : 'bash -c "$1"';
 
     open my $pipe, '-|', 'bash', '-c', qq{exec timeout "\$0" $run < /dev/null},
          Page::HANG, 'cd "$PAGE_DIR" && exec 2>&1 < /dev/null;'
