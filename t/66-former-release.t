@@ -36,7 +36,11 @@ make_path($tree);
 BAIL_OUT('the former release is not in the history of this repository')
     if !-f "$tree/config"
        && !command("git archive " . FORMER . " | tar -x -C $tree");
-BAIL_OUT('the former release does not build') if !command("make -C $tree");
+
+# with headers of nginx 1.26 it does not build without this word
+
+BAIL_OUT('the former release does not build')
+    if !command("make -C $tree CFLAGS='-O2 -g -D_GNU_SOURCE'");
 
 my $redis = RedisServer->start;
 my $http = configuration($redis);
