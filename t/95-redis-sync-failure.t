@@ -43,6 +43,7 @@ subtest 'what must be asked' => \&must_be_asked;
 subtest 'reload' => \&reload;
 subtest 'another size' => \&resize;
 subtest 'quit' => \&quit;
+subtest 'requests that outlast the last report' => \&outlasting;
 subtest 'quit while Redis is down' => \&quit_away;
 subtest 'upgrade' => \&upgrade;
 subtest 'a counter that can not be written' => \&forbidden;
@@ -540,6 +541,34 @@ sub quit {
     cmp_ok(counted('quit'), '<', 77, 'not reported yet');
     end($gateway);
     is(counted('quit'), 77, 'reported before the end');
+}
+
+
+# each worker has reported already when the backend answers
+
+sub outlasting {
+    my $backend = Clients::backend();
+    my $pass = 'proxy_pass http://127.0.0.1:' . $backend->sockport;
+
+    for my $case (['settle=7', 7], ['count=405', 0]) {
+        my ($parameter, $n) = @$case;
+
+        my $key = $parameter =~ s/=.*//r;
+        my $gateway = gateway(limit => "$parameter; $pass");
+        my $clients = Clients->new($gateway->{port});
+        my $client = $clients->send('GET /', "X-Key: $key");
+        my $errand = Clients::errand($backend);
+
+        await_counted($key, 1, 'counted when it begins');
+        kill 'QUIT', $gateway->{pid};
+        Gateway::await(sub { !$gateway->current_workers }, 'the quit');
+        sleep 1.5;
+
+        Clients::reply($errand, 200);
+        Clients::await_answers(1, $client);
+        end($gateway);
+        is(counted($key), $n, "$parameter is reported");
+    }
 }
 
 

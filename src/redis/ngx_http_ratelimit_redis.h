@@ -759,6 +759,7 @@ ngx_int_t ngx_http_ratelimit_redis_report_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, void *tag);
 ngx_int_t ngx_http_ratelimit_redis_report_start(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
+void ngx_http_ratelimit_redis_report_later(ngx_http_ratelimit_sync_t *sync);
 
 /* of all zones that report to this Redis */
 void ngx_http_ratelimit_redis_report_figures(ngx_http_ratelimit_redis_t *redis,

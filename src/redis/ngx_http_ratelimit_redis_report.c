@@ -210,7 +210,21 @@ ngx_http_ratelimit_redis_report_start(ngx_cycle_t *cycle,
 }
 
 
-/* the worker does not exit before this was called if something was charged */
+/*
+ * Something was charged: the worker does not exit before it was reported.  The
+ * request may have outlasted the last report of a worker that exits.
+ */
+
+void
+ngx_http_ratelimit_redis_report_later(ngx_http_ratelimit_sync_t *sync)
+{
+    sync->timer.cancelable = 0;
+
+    if (!sync->timer.timer_set) {
+        ngx_add_timer(&sync->timer, NGX_HTTP_RATELIMIT_REDIS_HURRY);
+    }
+}
+
 
 static void
 ngx_http_ratelimit_redis_report_handler(ngx_event_t *ev)
@@ -231,6 +245,7 @@ ngx_http_ratelimit_redis_report_handler(ngx_event_t *ev)
     if (ngx_exiting) {
 
         if (ngx_http_ratelimit_redis_report_last(sync)) {
+            sync->exiting = 0;
             return;
         }
 

@@ -173,7 +173,7 @@ ngx_http_ratelimit_sync_charge(ngx_http_ratelimit_query_t *q, ngx_uint_t i,
     }
 
     q->subjects[i].stamp = q->items[i].verdict.stamp;
-    sync->timer.cancelable = 0;
+    ngx_http_ratelimit_redis_report_later(sync);
 
     return NGX_OK;
 }
@@ -529,7 +529,7 @@ ngx_http_ratelimit_sync_refund_item(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
         return NGX_DECLINED;
     }
 
-    sync->timer.cancelable = 0;
+    ngx_http_ratelimit_redis_report_later(sync);
 
     return NGX_OK;
 }
@@ -643,6 +643,6 @@ ngx_http_ratelimit_sync_local(ngx_http_ratelimit_query_t *q)
             ngx_atomic_fetch_add(&redis->shared->counters.sync_dropped, 1);
         }
 
-        sync->timer.cancelable = 0;
+        ngx_http_ratelimit_redis_report_later(sync);
     }
 }
