@@ -42,6 +42,7 @@ subtest 'late reports' => \&late;
 subtest 'what must be asked' => \&must_be_asked;
 subtest 'reload' => \&reload;
 subtest 'another size' => \&resize;
+subtest 'another interval' => \&interval;
 subtest 'quit' => \&quit;
 subtest 'requests that outlast the last report' => \&outlasting;
 subtest 'quit while Redis is down' => \&quit_away;
@@ -531,6 +532,23 @@ sub resize {
     ask($gateway, 'size', 33);
     $gateway->reload(config(%conf, size => '2m'));
     await_counted('size', 33, 'reported though it is not time yet');
+}
+
+
+# what waited for the former time does not go on waiting
+
+sub interval {
+    my $gateway = gateway(sync => '60s');
+
+    is(admitted(ask($gateway, 'interval', 50)), 50, 'admitted');
+    $gateway->reload($gateway->{http} =~ s/sync=60s/sync=100ms/r);
+    ask($gateway, 'interval', 1);
+    is(admitted(ask($gateway, 'interval', 49)), 49, 'and after a reload');
+
+    my $begin = time;
+
+    await_counted('interval', 100, 'all are counted');
+    cmp_ok(time - $begin, '<', 30, 'long before that');
 }
 
 

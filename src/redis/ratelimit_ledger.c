@@ -809,7 +809,9 @@ ratelimit_ledger_due(ratelimit_ledger_t *ledger, uint64_t now)
 
     due = __atomic_load_n(&ledger->header->due, __ATOMIC_RELAXED);
 
-    return now >= due
+    /* what is due later than that was set with another interval */
+
+    return (now >= due || due - now > ledger->interval)
            && __atomic_compare_exchange_n(&ledger->header->due, &due,
                                           now + ledger->interval, 0,
                                           __ATOMIC_RELAXED, __ATOMIC_RELAXED);
