@@ -67,7 +67,7 @@ SUBMAKE = $(MAKE) --no-print-directory
 
 export PATH := $(PATH):/usr/sbin:/sbin
 PROVE = TEST_NGINX_BINARY=$(NGINX_BINARY) TEST_NGINX_LOAD_MODULES=$(MODULE) \
-    RATELIMIT_MODULE=$(MODULE) prove -j$(JOBS)
+    RATELIMIT_MODULE=$(MODULE) perl -It/lib -S prove -PSummary -j$(JOBS)
 
 # the tests that drive nginx by Test::Nginx
 SUITE = $(or $(shell grep -sl 'Test::Nginx::Socket' $(TESTS)), \

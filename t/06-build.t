@@ -4,12 +4,14 @@
 # source tree, and as a part of nginx, under nginx's own flags, which turn
 # every warning into an error; and with hiredis of the system, the one that
 # "make deps" builds for TLS, or none.  What is built once stays in build/.
+# "make test" ends with a line that says what ran.
 
 use strict;
 use warnings;
 
 use Cwd qw(getcwd);
 use File::Path qw(make_path remove_tree);
+use File::Temp qw(tempdir);
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -245,6 +247,37 @@ END
          'for rule files, too');
 
     remove_tree("$build/none");
+};
+
+subtest 'the last line of make test' => sub {
+    my $dir = tempdir(CLEANUP => 1);
+    my %code = (good => 'sleep 2; ok(1) for 1 .. 3; done_testing()',
+                bad => 'ok(0); done_testing()',
+                fast => 'ok(1); done_testing()');
+
+    spew("$dir/$_.t", "use Test::More; $code{$_};\n") for keys %code;
+
+    my ($prove) = `make -n test TESTS=x` =~ /\b(perl .*prove.* )x$/m;
+    my ($rc, $text) = command("cd $dir && perl -I$root/t/lib -S prove "
+                              . '-PSummary good.t fast.t');
+
+    like($prove, qr{^perl -It/lib -S prove -PSummary }, 'is of make test');
+    is($rc, 0, 'all is well');
+    like($text, qr/^PASS: 2 files, 4 tests, \d+ s; /m, 'what ran');
+
+    my ($line) = $text =~ /; longest: (.*)\n\z/;
+    my %took = $line =~ /(\w+\.t) (\d+) s/g;
+
+    is(join(' ', sort keys %took), 'fast.t good.t', 'by its time');
+    like($line, $took{'good.t'} < $took{'fast.t'} ? qr/^fast/ : qr/^good/,
+         'the longest is the first');
+    cmp_ok($took{'good.t'}, '>=', 1, 'in seconds');
+
+    ($rc, $text) = command("cd $dir && perl -I$root/t/lib -S prove "
+                           . '-PSummary good.t bad.t');
+
+    isnt($rc, 0, 'something fails');
+    like($text, qr/^FAIL: 2 files, 4 tests, .*\n\z/m, 'what ran');
 };
 
 subtest 'make help' => sub {
