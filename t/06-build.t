@@ -163,7 +163,8 @@ subtest 'hiredis of make deps' => sub {
     my ($rc, $text) = command("PATH=$copy/bin:\$PATH make -C $copy deps");
 
     is($rc, 0, 'if it can not be built') or diag($text);
-    like($text, qr/cannot build hiredis, so there will be no TLS/, 'told so');
+    is($text =~ /cannot build hiredis, so there will be no TLS/,
+       has_old_hiredis(), 'told so, if that of the system has no TLS');
 
     hiredis_source();
     like(slurp("$build/hiredis/include/hiredis/hiredis.h"),
@@ -312,8 +313,7 @@ sub compiler {
 sub system_hiredis {
     my ($module, $text) = @_;
 
-    my $old = slurp('/usr/include/hiredis/hiredis.h')
-              =~ /^#define HIREDIS_MAJOR 0$/m;
+    my $old = has_old_hiredis();
 
     like(join('', `ldd $module`), qr/libhiredis\.so/, 'hiredis of the system');
 
@@ -323,6 +323,12 @@ sub system_hiredis {
     is($rc, $old ? 1 : 0, 'TLS, if it can');
     is(defined $line, $old, 'make says in a line what to do');
     like($said, qr/: \Q$line\E in /, 'and nginx says the same') if $old;
+}
+
+
+sub has_old_hiredis {
+    return slurp('/usr/include/hiredis/hiredis.h')
+           =~ /^#define HIREDIS_MAJOR 0$/m;
 }
 
 
