@@ -404,6 +404,7 @@ subtest 'TLS' => sub {
         ['ssl_verify=yes', 'ssl_verify=yes', 'must be "on" or "off"'],
         ['ssl_name=a:b', 'ssl_name=a:b', 'must be a host name or an address'],
         ['ssl_name=a/b', 'ssl_name=a/b', 'must be a host name or an address'],
+        ['ssl_name=.a', 'ssl_name=.a', 'must be a host name or an address'],
         ['ssl_name=' . 'x' x 254, 'ssl_name=' . 'x' x 254, 'is too long'],
         ['ssl_protocols=TLSv1.4', 'ssl_protocols=TLSv1.4', $protocol],
         ['ssl_protocols=SSLv3', 'ssl_protocols=SSLv3', $protocol],

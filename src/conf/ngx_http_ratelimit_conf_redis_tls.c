@@ -235,7 +235,10 @@ ngx_http_ratelimit_tls_check_name(ngx_str_t *name)
         return "is too long";
     }
 
-    return ngx_http_ratelimit_redis_name(name) == NULL
+    /* to OpenSSL ".example.com" is any name that ends so */
+
+    return (ngx_http_ratelimit_redis_name(name) == NULL
+            && name->data[0] != '.')
            ? NULL : "must be a host name or an address";
 }
 

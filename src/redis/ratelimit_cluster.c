@@ -405,7 +405,9 @@ ratelimit_cluster_is_host(const char *text, size_t len)
     char    c;
     size_t  i;
 
-    if (len == 0 || len > RATELIMIT_CLUSTER_HOST) {
+    /* a name that begins with a dot would match others in certificates */
+
+    if (len == 0 || len > RATELIMIT_CLUSTER_HOST || text[0] == '.') {
         return 0;
     }
 

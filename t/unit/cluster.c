@@ -84,6 +84,7 @@ static const cluster_map_t  cluster_maps[] = {
     /* what is not known, or can't be used */
 
     { "[ [ 0 1 [ ? 7 id ] ] [ 2 3 [ h 7 id ] ] ]", "2-3=h:7" },
+    { "[ [ 0 1 [ .h 7 id ] ] [ 2 3 [ h 7 id ] ] ]", "2-3=h:7" },
     { "[ [ 0 1 [ h 0 id ] ] [ 2 3 [ h 7 id ] ] ]", "2-3=h:7" },
     { "[ [ 0 1 [ h 65536 id ] ] [ 2 3 [ h 65535 id ] ] ]", "2-3=h:65535" },
     { "[ [ 9 8 [ h 7 id ] ] ]", "" },
