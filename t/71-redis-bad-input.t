@@ -375,6 +375,8 @@ subtest 'TLS' => sub {
     mkfifo("$in/fifo", 0600) or die "mkfifo: $!";
     system("openssl ec -in $in/a.key -out $in/locked.key -aes128"
            . ' -passout pass:x 2> /dev/null') == 0 or die 'no encrypted key';
+    system("openssl genrsa -out $in/rsa.key 2048 2> /dev/null") == 0
+        or die 'no RSA key';
 
     for my $text (qw(ssl_ca=x ssl_certificate=x ssl_certificate_key=x
                      ssl_name=x ssl_verify=off ssl_protocols=x ssl_ciphers=x))
@@ -424,6 +426,8 @@ subtest 'TLS' => sub {
         [sprintf($pair, 'a.pem', 'text'), "ssl_certificate_key=$in/text",
          'has no private key', 1],
         [sprintf($pair, 'a.pem', 'b.key'), "ssl_certificate_key=$in/b.key",
+         'is not the key of the certificate', 1],
+        [sprintf($pair, 'a.pem', 'rsa.key'), "ssl_certificate_key=$in/rsa.key",
          'is not the key of the certificate', 1],
         [sprintf($pair, 'a.pem', 'locked.key'),
          "ssl_certificate_key=$in/locked.key",

@@ -432,7 +432,9 @@ ngx_http_ratelimit_tls_load_key(ngx_conf_t *cf, SSL_CTX *ctx,
 
     SSL_CTX_set_default_passwd_cb_userdata(ctx, NULL);
 
-    if (ok == 1) {
+    /* one of another type is kept beside the certificate */
+
+    if (ok == 1 && SSL_CTX_check_private_key(ctx) == 1) {
         return NGX_OK;
     }
 
@@ -441,9 +443,10 @@ ngx_http_ratelimit_tls_load_key(ngx_conf_t *cf, SSL_CTX *ctx,
     if (asked) {
         reason = "is encrypted, which is not supported";
 
-    } else if (ERR_GET_LIB(error) == ERR_LIB_X509
-               && (ERR_GET_REASON(error) == X509_R_KEY_VALUES_MISMATCH
-                   || ERR_GET_REASON(error) == X509_R_KEY_TYPE_MISMATCH))
+    } else if (ok == 1
+               || (ERR_GET_LIB(error) == ERR_LIB_X509
+                   && (ERR_GET_REASON(error) == X509_R_KEY_VALUES_MISMATCH
+                       || ERR_GET_REASON(error) == X509_R_KEY_TYPE_MISMATCH)))
     {
         reason = "is not the key of the certificate";
 
