@@ -140,6 +140,13 @@ subtest 'READONLY' => sub {
                   sub { $redis->call('REPLICAOF', 'NO', 'ONE') });
 };
 
+subtest 'NOREPLICAS' => sub {
+    my $least = sub { $redis->call('CONFIG', 'SET', 'min-replicas-to-write',
+                                   $_[0]) };
+
+    fails('main', sub { $least->(1) }, sub { $least->(0) });
+};
+
 subtest 'OOM' => sub {
     fails('main', sub { $redis->call('CONFIG', 'SET', 'maxmemory', 1) },
                   sub { $redis->call('CONFIG', 'SET', 'maxmemory', 0) });
