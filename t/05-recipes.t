@@ -1,9 +1,9 @@
 #!/usr/bin/perl
 
 # Every recipe of docs/recipes.md, each section of README.md and of
-# docs/operations.md that has commands, and every docs/examples/*.conf runs in a real nginx, and what a
-# client sees is what the page shows: the commands of its "console" blocks are
-# run unchanged, and their output is compared.
+# docs/watching.md that has commands, and every docs/examples/*.conf runs in a
+# real nginx, and what a client sees is what the page shows: the commands of its
+# "console" blocks are run unchanged, and their output is compared.
 #
 # Left out on the page, and here, are fields of nginx itself, as Server and
 # Date.  Times, in seconds, may differ a little.  The port is a free one.
@@ -40,8 +40,9 @@ for my $recipe (@recipes) {
     subtest $recipe->{title} => sub { try($recipe) };
 }
 
-my %others = ('README.md' => ['Five lines'], 'docs/operations.md' =>
-              ['Watching', 'Unlocking a client', 'Access to the API']);
+my %others = ('README.md' => ['Five lines'], 'docs/watching.md' =>
+              ['JSON and Prometheus', 'Unlocking a client',
+               'Access to the API']);
 
 for my $file (sort keys %others) {
     my @sections = grep { @{$_->{console}} } @{Page->new($file)->{sections}};
