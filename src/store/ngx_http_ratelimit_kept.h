@@ -13,8 +13,9 @@
 #include "store/ngx_http_ratelimit_store.h"
 
 
-/* counters of a name, at most */
-#define NGX_HTTP_RATELIMIT_KEPT_COUNTERS  32
+/* counters of a name, at most: those of a Redis */
+#define NGX_HTTP_RATELIMIT_KEPT_COUNTERS                                      \
+    (sizeof(ngx_http_ratelimit_redis_counters_t) / sizeof(ngx_atomic_t))
 
 
 /* configuration time: counters are to be kept */
