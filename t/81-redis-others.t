@@ -43,7 +43,8 @@ report(@$_) for map { @{$_->{results}} } Together::run(undef,
     sub { results(\%of_valkey, 't/91-redis-sentinel.t', 't/90-redis-tls.t',
                   't/72-redis.t', 't/97-redis-trouble.t') },
     sub { results(\%of_valkey, 't/92-redis-cluster.t', 't/93-redis-reshard.t',
-                  't/73-redis-exact.t', 't/78-redis-same.t') });
+                  't/73-redis-exact.t', 't/78-redis-same.t',
+                  't/94-redis-sync.t', 't/96-redis-sync-topologies.t') });
 
 done_testing();
 
