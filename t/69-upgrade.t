@@ -3,7 +3,8 @@
 # A new module in place of the old one, under load: a reload goes on with the
 # old code, a new binary by USR2 and a restart run the new one.  A reload and
 # USR2 lose no request.  Counters in shared memory survive the reload alone,
-# those in Redis all of them.  docs/operations.md says so.
+# those in Redis all of them.  If the new binary does not start, the old one goes
+# on.  docs/operations.md says so.
 
 use strict;
 use warnings;
@@ -101,6 +102,18 @@ subtest 'restart' => sub {
 };
 
 is($gateway->complaints, '', 'nothing to complain about');
+
+subtest 'a new binary that does not start' => sub {
+    rename $module, "$module.away" or die "$module: $!";
+    kill 'USR2', $gateway->{pid};
+    Gateway::await(sub { $gateway->complaints =~ /dlopen.* failed/ },
+                   'an end for want of a module');
+    Gateway::await(sub { !-e "$gateway->{dir}/nginx.pid.oldbin" },
+                   'the name of the old one');
+
+    is(slurp("$gateway->{dir}/nginx.pid"), "$gateway->{pid}\n", 'the old one');
+    is(counted('shm'), '429 429 429 429', 'goes on to count');
+};
 
 done_testing();
 
