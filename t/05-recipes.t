@@ -1,7 +1,7 @@
 #!/usr/bin/perl
 
 # Every recipe of docs/recipes.md, each section of README.md and of
-# docs/watching.md that has commands, and every docs/examples/*.conf runs in a
+# docs/operations.md that has commands, and every docs/examples/*.conf runs in a
 # real nginx, and what a client sees is what the page shows: the commands of its
 # "console" blocks are run unchanged, and their output is compared.
 #
@@ -40,8 +40,8 @@ for my $recipe (@recipes) {
     subtest $recipe->{title} => sub { try($recipe) };
 }
 
-my %others = ('README.md' => ['Five lines'], 'docs/watching.md' =>
-              ['JSON and Prometheus', 'Unlocking a client',
+my %others = ('README.md' => ['Five lines'], 'docs/operations.md' =>
+              ['Watching', 'Unlocking a client',
                'Access to the API']);
 
 for my $file (sort keys %others) {

@@ -1,6 +1,6 @@
 #!/usr/bin/perl
 
-# A real Prometheus, configured as docs/watching.md says, scrapes a real
+# A real Prometheus, configured as docs/operations.md says, scrapes a real
 # gateway: what was sent can be asked for, the dashboard's questions have
 # answers, and the alerts come when they should.
 
@@ -112,7 +112,7 @@ subtest 'alerts' => sub {
 
 
 subtest 'a scrape' => sub {
-    my $page = Gateway::slurp('docs/watching.md');
+    my $page = Gateway::slurp('docs/operations.md');
     my $yaml = join '', $page =~ /^```yaml\n(.*?)^```/msg;
 
     $yaml =~ s/127\.0\.0\.1:8080/127.0.0.1:$gateway->{port}/ or fail('target');
