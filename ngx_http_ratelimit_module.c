@@ -16,8 +16,6 @@ static char *ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent,
 static ngx_int_t ngx_http_ratelimit_init(ngx_conf_t *cf);
 static ngx_int_t ngx_http_ratelimit_add_handlers(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf);
-static ngx_int_t ngx_http_ratelimit_add_first(ngx_conf_t *cf,
-    ngx_http_phases phase, ngx_http_handler_pt handler);
 static ngx_int_t ngx_http_ratelimit_add_last(ngx_conf_t *cf,
     ngx_http_phases phase, ngx_http_handler_pt handler);
 static ngx_int_t ngx_http_ratelimit_init_module(ngx_cycle_t *cycle);
@@ -337,28 +335,6 @@ ngx_http_ratelimit_add_handlers(ngx_conf_t *cf,
     {
         return NGX_ERROR;
     }
-
-    return NGX_OK;
-}
-
-
-/* handlers of a phase run from the last to the first */
-
-static ngx_int_t
-ngx_http_ratelimit_add_first(ngx_conf_t *cf, ngx_http_phases phase,
-    ngx_http_handler_pt handler)
-{
-    ngx_http_handler_pt        *h;
-    ngx_http_core_main_conf_t  *cmcf;
-
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-    h = ngx_array_push(&cmcf->phases[phase].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = handler;
 
     return NGX_OK;
 }

@@ -14,6 +14,12 @@ use constant MAX_COLUMNS => 80;
 use constant MAX_BODY => 60;
 use constant LONG_FILE => 500;
 
+# lines of code that two places may share, how many must be alike in a row, and
+# how many others may be in between
+use constant MAX_SHARED => 10;
+use constant ALIKE => 3;
+use constant BETWEEN => 2;
+
 # of lines whose comments and strings are blanks
 my @line_rules = (
     [qr{//},                                '// comment'],
@@ -48,6 +54,14 @@ subtest 'C style' => sub {
 
         note("$file has $lines lines") if $lines > LONG_FILE;
     }
+};
+
+subtest 'everything is written once' => sub {
+    my %code = map { $_ => slurp($_) }
+               grep { /^(?:src|ngx).*\.(?:[ch]|lua|js)$/ } @files;
+
+    clean("no two places of src share more than 10 lines of one $_",
+          check_repeats($_, %code)) for qw(text shape);
 };
 
 subtest 'tests are run, all of them' => sub {
@@ -411,6 +425,125 @@ sub sort_findings {
 }
 
 
+# Places that share lines of the same text, or of the same shape: whatever the
+# names, strings and numbers are.  What is between two stretches of such lines
+# may differ.
+
+sub check_repeats {
+    my ($kind, %code) = @_;
+
+    my @lines = map { (code_lines($kind, $_, $code{$_}), [$_, 0, "end of $_"]) }
+                sort keys %code;
+    my @shapes = map { $_->[2] } @lines;
+    my (%places, %walked, @findings);
+
+    for my $i (0 .. @shapes - ALIKE) {
+        my $shape = join "\n", @shapes[$i .. $i + ALIKE - 1];
+
+        for my $j (@{$places{$shape}}) {
+            next if $walked{"$j $i"};
+
+            my ($shared, $end, $last) = walk(\@shapes, \%walked, $j, $i);
+
+            push @findings, "$lines[$j][0]:$lines[$j][1]-$lines[$end][1] and "
+                            . "$lines[$i][0]:$lines[$i][1]-$lines[$last][1] "
+                            . "share $shared lines"
+                if $shared > MAX_SHARED && $end < $i;
+        }
+
+        push @{$places{$shape}}, $i;
+    }
+
+    return @findings;
+}
+
+
+# how many lines are shared from two places on, and the last one of each
+
+sub walk {
+    my ($shapes, $walked, $one, $two) = @_;
+
+    my $shared = 0;
+
+    while (1) {
+        while ($two < @$shapes && $shapes->[$one] eq $shapes->[$two]) {
+            $walked->{$one++ . ' ' . $two++} = 1;
+            $shared++;
+        }
+
+        my ($gap) = grep { alike($shapes, $one + $_->[0], $two + $_->[1]) }
+                    sort { $a->[0] + $a->[1] <=> $b->[0] + $b->[1] }
+                    map { my $n = $_; map { [$n, $_] } 0 .. BETWEEN }
+                    0 .. BETWEEN;
+
+        return ($shared, $one - 1, $two - 1) if !$gap;
+
+        $one += $gap->[0];
+        $two += $gap->[1];
+    }
+}
+
+
+sub alike {
+    my ($shapes, $one, $two) = @_;
+
+    for my $i (0 .. ALIKE - 1) {
+        return 0 if $two + $i >= @$shapes
+                    || $shapes->[$one + $i] ne $shapes->[$two + $i];
+    }
+
+    return 1;
+}
+
+
+# what functions do: file, number, and text or shape of each line that says
+# something; lines of one shape in a row are a list, which counts as one
+
+sub code_lines {
+    my ($kind, $file, $text) = @_;
+
+    my $code = blank_out($text);
+    my $comment = $file =~ /\.lua$/ ? qr/--.*/ : qr{//.*};
+    my @bodies = $file !~ /\.[ch]$/ ? [1, $code =~ s/$comment//gr]
+                 : map { [$_->{line} + ($_->{head} =~ tr/\n//), $_->{body}] }
+                   grep { defined $_->{body} } items($code);
+    my @lines;
+
+    for my $body (@bodies) {
+        my ($number, $code) = @$body;
+
+        for (split /\n/, $code) {
+            my $line = $kind eq 'text' ? s/^\s+//r : shape($_);
+
+            push @lines, [$file, $number, $line]
+                if $line !~ /^(?:break|end|else|[\s{}();,])*$/
+                   && ($kind eq 'text' || !@lines || $lines[-1][2] ne $line);
+
+            $number++;
+        }
+    }
+
+    return @lines;
+}
+
+
+# declarations have none
+
+sub shape {
+    local ($_) = @_;
+
+    my $words = qr/(?:if|else|for|while|do|switch|case|default|return|goto
+                      |break|continue|function|local|const|let|then|end)\b/x;
+
+    s/"[^"]*"|\b(?!$words)\w+/x/g;
+    s/x(?:(?:->|\.)x)+/x/g;
+    s/^\s+//;
+    s/\s+/ /g;
+
+    return /^(?:const )?(?:x )+\**x(?:\[.*\])*(?:, \**x(?:\[.*\])*)*;$/ ? '' : $_;
+}
+
+
 # other files
 
 sub check_test {
@@ -561,6 +694,7 @@ sub self_test {
         }
 
         self_test_guard();
+        self_test_repeats();
         self_test_others();
     };
 }
@@ -577,6 +711,30 @@ sub self_test_guard {
          qr/header guard/, 'a header of another guard');
     like(join("\n", check_c($file, $good =~ s/ratelimit_x/rl_x/r)),
          qr/rl_x lacks/, 'a header without the prefix');
+}
+
+
+sub self_test_repeats {
+    my @lines = map { "    n = ratelimit_f$_(" . '1, ' x $_ . "p->n);\n" }
+                1 .. MAX_SHARED + 1;
+    my $one = "static int\nratelimit_one(int n)\n{\n" . join('', @lines)
+              . "}\n";
+    my $two = $one =~ s/ratelimit_(?:one|f)/$&_other/gr =~ s/p->n/"text"/gr;
+    my $short = "int\nratelimit_two(int n)\n{\n"
+                . join('', @lines[1 .. MAX_SHARED]) . "}\n";
+    my $far = $two =~ s/^(.*other4.*\n)/$1    if (n) {\n        n--;\n    }\n/mr;
+
+    like(join("\n", check_repeats('shape', 'a.c' => $one, 'b.c' => $_)),
+         qr/a\.c:4-14 and b\.c:4-1\d share 11 lines/, 'code that is repeated')
+        for $two, $far;
+    like(join("\n", check_repeats('shape', 'a.c' => "$one\n\n$two")),
+         qr/a\.c:4-14 and a\.c:21-31 share/, 'in one file');
+    like(join("\n", check_repeats('text', 'a.c' => $one, 'b.c' => $one)),
+         qr/share 11 lines/, 'by copying');
+    is(join("\n", check_repeats('text', 'a.c' => $one, 'b.c' => $two)), '',
+       'another text');
+    is(join("\n", check_repeats('shape', 'a.c' => $one, 'b.c' => $short)), '',
+       'a line less');
 }
 
 

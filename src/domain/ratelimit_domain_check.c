@@ -109,14 +109,11 @@ ratelimit_load_check_node(ratelimit_load_t *load, yaml_node_t *node)
 static int
 ratelimit_load_check_list(ratelimit_load_t *load, yaml_node_t *node)
 {
-    yaml_node_t       *element;
-    yaml_node_item_t  *item;
+    size_t        i;
+    yaml_node_t  *element;
 
-    for (item = node->data.sequence.items.start;
-         item < node->data.sequence.items.top;
-         item++)
-    {
-        element = yaml_document_get_node(&load->document, *item);
+    for (i = 0; i < ratelimit_load_length(node); i++) {
+        element = ratelimit_load_element(load, node, i);
 
         if (element->type != YAML_MAPPING_NODE) {
             return ratelimit_load_error(load, element,
@@ -276,6 +273,24 @@ ratelimit_load_is_null(yaml_node_t *node)
     return node == NULL
            || (node->type == YAML_SCALAR_NODE
                && ratelimit_load_scalar(node).type == RATELIMIT_SCALAR_NULL);
+}
+
+
+size_t
+ratelimit_load_length(yaml_node_t *node)
+{
+    return ratelimit_load_is_null(node)
+           ? 0
+           : (size_t) (node->data.sequence.items.top
+                       - node->data.sequence.items.start);
+}
+
+
+yaml_node_t *
+ratelimit_load_element(ratelimit_load_t *load, yaml_node_t *node, size_t i)
+{
+    return yaml_document_get_node(&load->document,
+                                  node->data.sequence.items.start[i]);
 }
 
 

@@ -59,6 +59,8 @@ static int ratelimit_load_merge(ratelimit_load_t *load, yaml_node_t *node,
     unsigned known, ratelimit_load_map_t *map);
 static int ratelimit_load_descriptors(ratelimit_load_t *load,
     yaml_node_t *node, ratelimit_descriptor_t *parent);
+static int ratelimit_load_is_list(ratelimit_load_t *load, yaml_node_t *node,
+    const char *key);
 static int ratelimit_load_descriptor(ratelimit_load_t *load, yaml_node_t *node,
     ratelimit_descriptor_t *parent);
 static int ratelimit_load_flags(ratelimit_load_t *load,
@@ -341,7 +343,7 @@ static int
 ratelimit_load_merge(ratelimit_load_t *load, yaml_node_t *node, unsigned known,
     ratelimit_load_map_t *map)
 {
-    yaml_node_item_t  *item;
+    size_t  i;
 
     if (node->type == YAML_MAPPING_NODE) {
         return ratelimit_load_collect(load, node, known, map);
@@ -352,13 +354,9 @@ ratelimit_load_merge(ratelimit_load_t *load, yaml_node_t *node, unsigned known,
                                     "map merge requires map or list of maps");
     }
 
-    for (item = node->data.sequence.items.start;
-         item < node->data.sequence.items.top;
-         item++)
-    {
+    for (i = 0; i < ratelimit_load_length(node); i++) {
         if (!ratelimit_load_collect(load,
-                                    yaml_document_get_node(&load->document,
-                                                           *item),
+                                    ratelimit_load_element(load, node, i),
                                     known, map))
         {
             return 0;
@@ -373,24 +371,15 @@ static int
 ratelimit_load_descriptors(ratelimit_load_t *load, yaml_node_t *node,
     ratelimit_descriptor_t *parent)
 {
-    yaml_node_item_t  *item;
+    size_t  i;
 
-    if (ratelimit_load_is_null(node)) {
-        return 1;
+    if (!ratelimit_load_is_list(load, node, "descriptors")) {
+        return 0;
     }
 
-    if (node->type != YAML_SEQUENCE_NODE) {
-        return ratelimit_load_error(load, node, "error loading config file: "
-                                    "'descriptors' must be a list");
-    }
-
-    for (item = node->data.sequence.items.start;
-         item < node->data.sequence.items.top;
-         item++)
-    {
+    for (i = 0; i < ratelimit_load_length(node); i++) {
         if (!ratelimit_load_descriptor(load,
-                                       yaml_document_get_node(&load->document,
-                                                              *item),
+                                       ratelimit_load_element(load, node, i),
                                        parent))
         {
             return 0;
@@ -398,6 +387,21 @@ ratelimit_load_descriptors(ratelimit_load_t *load, yaml_node_t *node,
     }
 
     return 1;
+}
+
+
+/* null is an empty one */
+
+static int
+ratelimit_load_is_list(ratelimit_load_t *load, yaml_node_t *node,
+    const char *key)
+{
+    if (ratelimit_load_is_null(node) || node->type == YAML_SEQUENCE_NODE) {
+        return 1;
+    }
+
+    return ratelimit_load_error(load, node, "error loading config file: "
+                                "'%s' must be a list", key);
 }
 
 
@@ -564,22 +568,16 @@ static int
 ratelimit_load_replaces(ratelimit_load_t *load, yaml_node_t *node,
     ratelimit_descriptor_t *d)
 {
+    size_t                 i;
     yaml_node_t           *element;
-    yaml_node_item_t      *item;
     ratelimit_text_t      *name;
     ratelimit_load_map_t   map;
 
-    if (ratelimit_load_is_null(node)) {
-        return 1;
+    if (!ratelimit_load_is_list(load, node, "replaces")) {
+        return 0;
     }
 
-    if (node->type != YAML_SEQUENCE_NODE) {
-        return ratelimit_load_error(load, node, "error loading config file: "
-                                    "'replaces' must be a list");
-    }
-
-    d->nreplaces = node->data.sequence.items.top
-                   - node->data.sequence.items.start;
+    d->nreplaces = ratelimit_load_length(node);
 
     d->replaces = load->domains->alloc(load->domains->pool,
                                        (d->nreplaces + 1)
@@ -588,13 +586,9 @@ ratelimit_load_replaces(ratelimit_load_t *load, yaml_node_t *node,
         return ratelimit_load_error(load, NULL, "there is no memory");
     }
 
-    name = d->replaces;
-
-    for (item = node->data.sequence.items.start;
-         item < node->data.sequence.items.top;
-         item++, name++)
-    {
-        element = yaml_document_get_node(&load->document, *item);
+    for (i = 0; i < d->nreplaces; i++) {
+        name = &d->replaces[i];
+        element = ratelimit_load_element(load, node, i);
 
         if (!ratelimit_load_map(load, element, RATELIMIT_LOAD_IN_REPLACES,
                                 &map)

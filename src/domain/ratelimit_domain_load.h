@@ -62,6 +62,11 @@ ratelimit_load_key_e ratelimit_load_find_key(yaml_node_t *node);
 int ratelimit_load_is_merge(yaml_node_t *node);
 int ratelimit_load_is_null(yaml_node_t *node);
 
+/* of a list; null is an empty one */
+size_t ratelimit_load_length(yaml_node_t *node);
+yaml_node_t *ratelimit_load_element(ratelimit_load_t *load, yaml_node_t *node,
+    size_t i);
+
 /* the text of a scalar for a message */
 const char *ratelimit_load_quoted(yaml_node_t *node);
 

@@ -221,6 +221,10 @@ ngx_uint_t ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r);
 ngx_int_t ngx_http_ratelimit_handler(ngx_http_request_t *r);
 ngx_int_t ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r);
 
+/* has a handler run first in a phase */
+ngx_int_t ngx_http_ratelimit_add_first(ngx_conf_t *cf, ngx_http_phases phase,
+    ngx_http_handler_pt handler);
+
 /* of an item that passes above the limit: soft or elastic */
 ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,

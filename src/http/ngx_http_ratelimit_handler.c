@@ -727,3 +727,25 @@ ngx_http_ratelimit_overshoot(ngx_http_ratelimit_ctx_t *ctx,
     return item->verdict.excess > above * 1000 ? NGX_HTTP_RATELIMIT_ELASTIC
                                                : NGX_HTTP_RATELIMIT_SOFT;
 }
+
+
+/* handlers of a phase run from the last to the first */
+
+ngx_int_t
+ngx_http_ratelimit_add_first(ngx_conf_t *cf, ngx_http_phases phase,
+    ngx_http_handler_pt handler)
+{
+    ngx_http_handler_pt        *h;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+
+    h = ngx_array_push(&cmcf->phases[phase].handlers);
+    if (h == NULL) {
+        return NGX_ERROR;
+    }
+
+    *h = handler;
+
+    return NGX_OK;
+}

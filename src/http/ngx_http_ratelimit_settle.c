@@ -13,8 +13,6 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
-static ngx_int_t ngx_http_ratelimit_settle_add_handler(ngx_conf_t *cf,
-    ngx_uint_t phase, ngx_http_handler_pt handler);
 static ngx_int_t ngx_http_ratelimit_settle_header_filter(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_settle_body_filter(ngx_http_request_t *r,
@@ -64,36 +62,16 @@ ngx_http_ratelimit_settle_init(ngx_conf_t *cf,
         ngx_http_ratelimit_settle_next_body_filter = ngx_http_top_body_filter;
         ngx_http_top_body_filter = ngx_http_ratelimit_settle_body_filter;
 
-        if (ngx_http_ratelimit_settle_add_handler(cf, NGX_HTTP_REWRITE_PHASE,
-                                    ngx_http_ratelimit_post_action_handler)
+        if (ngx_http_ratelimit_add_first(cf, NGX_HTTP_REWRITE_PHASE,
+                                     ngx_http_ratelimit_post_action_handler)
             != NGX_OK)
         {
             return NGX_ERROR;
         }
     }
 
-    return ngx_http_ratelimit_settle_add_handler(cf, NGX_HTTP_LOG_PHASE,
-                                              ngx_http_ratelimit_log_handler);
-}
-
-
-static ngx_int_t
-ngx_http_ratelimit_settle_add_handler(ngx_conf_t *cf, ngx_uint_t phase,
-    ngx_http_handler_pt handler)
-{
-    ngx_http_handler_pt        *h;
-    ngx_http_core_main_conf_t  *cmcf;
-
-    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
-
-    h = ngx_array_push(&cmcf->phases[phase].handlers);
-    if (h == NULL) {
-        return NGX_ERROR;
-    }
-
-    *h = handler;
-
-    return NGX_OK;
+    return ngx_http_ratelimit_add_first(cf, NGX_HTTP_LOG_PHASE,
+                                        ngx_http_ratelimit_log_handler);
 }
 
 

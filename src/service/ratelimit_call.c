@@ -10,20 +10,21 @@
 
 
 ratelimit_call_descriptor_t *
-ratelimit_call_add_descriptor(ratelimit_call_t *call)
+ratelimit_call_add_descriptor(ratelimit_call_t *call,
+    ratelimit_call_descriptor_t *counted)
 {
     ratelimit_call_descriptor_t  *descriptor;
 
-    if (call->descriptors == NULL) {
-        call->ndescriptors++;
-        return NULL;
-    }
-
-    descriptor = &call->descriptors[call->ndescriptors++];
+    descriptor = call->descriptors ? &call->descriptors[call->ndescriptors]
+                                   : counted;
 
     memset(descriptor, 0, sizeof(ratelimit_call_descriptor_t));
 
-    descriptor->entries = &call->entries[call->nentries];
+    if (call->descriptors) {
+        descriptor->entries = &call->entries[call->nentries];
+    }
+
+    call->ndescriptors++;
 
     return descriptor;
 }
@@ -31,19 +32,15 @@ ratelimit_call_add_descriptor(ratelimit_call_t *call)
 
 ratelimit_entry_t *
 ratelimit_call_add_entry(ratelimit_call_t *call,
-    ratelimit_call_descriptor_t *descriptor)
+    ratelimit_call_descriptor_t *descriptor, ratelimit_entry_t *counted)
 {
     ratelimit_entry_t  *entry;
 
-    if (call->descriptors == NULL) {
-        call->nentries++;
-        return NULL;
-    }
-
-    entry = &call->entries[call->nentries++];
+    entry = call->descriptors ? &call->entries[call->nentries] : counted;
 
     memset(entry, 0, sizeof(ratelimit_entry_t));
 
+    call->nentries++;
     descriptor->nentries++;
 
     return entry;

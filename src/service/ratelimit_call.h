@@ -110,11 +110,11 @@ unsigned char *ratelimit_answer_write_json(unsigned char *p,
 
 /* ratelimit_call.c: what both do */
 
-/* of a decoder: room for the next one, which is zeros, or NULL if it counts */
+/* of a decoder: the next one, which is zeros; while it counts, counted */
 ratelimit_call_descriptor_t *ratelimit_call_add_descriptor(
-    ratelimit_call_t *call);
+    ratelimit_call_t *call, ratelimit_call_descriptor_t *counted);
 ratelimit_entry_t *ratelimit_call_add_entry(ratelimit_call_t *call,
-    ratelimit_call_descriptor_t *descriptor);
+    ratelimit_call_descriptor_t *descriptor, ratelimit_entry_t *counted);
 
 
 #endif /* _RATELIMIT_CALL_H_INCLUDED_ */

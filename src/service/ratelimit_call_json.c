@@ -11,22 +11,66 @@
 #include "service/ratelimit_json.h"
 
 
-static void ratelimit_json_call(ratelimit_call_t *call, ratelimit_json_t *in);
-static void ratelimit_json_descriptors(ratelimit_call_t *call,
-    ratelimit_json_t *in);
-static void ratelimit_json_descriptor(ratelimit_call_t *call,
-    ratelimit_json_t *in);
-static void ratelimit_json_entries(ratelimit_call_t *call,
-    ratelimit_json_t *in, ratelimit_call_descriptor_t *descriptor);
-static void ratelimit_json_entry(ratelimit_json_t *in,
-    ratelimit_entry_t *entry);
-static void ratelimit_json_limit(ratelimit_json_t *in,
-    ratelimit_call_descriptor_t *descriptor);
-static void ratelimit_json_unit(ratelimit_json_t *in, uint32_t *unit);
+static void ratelimit_json_descriptors(ratelimit_json_t *in, void *field);
+static void ratelimit_json_descriptor(ratelimit_json_t *in, void *field);
+static void ratelimit_json_entries(ratelimit_json_t *in, void *field);
+static void ratelimit_json_entry(ratelimit_json_t *in, void *field);
+static void ratelimit_json_limit(ratelimit_json_t *in, void *field);
+static void ratelimit_json_hits(ratelimit_json_t *in, void *field);
+static void ratelimit_json_negative(ratelimit_json_t *in, void *field);
+static void ratelimit_json_unit(ratelimit_json_t *in, void *field);
 static unsigned char *ratelimit_json_write_status(unsigned char *p,
     const ratelimit_answer_status_t *status);
 static unsigned char *ratelimit_json_write_fields(unsigned char *p,
     const ratelimit_answer_t *answer);
+
+
+/* members of the messages; a function that needs more than a field has all */
+
+static const ratelimit_json_member_t  ratelimit_json_of_call[] = {
+
+    { "domain", "domain", ratelimit_json_text,
+      offsetof(ratelimit_call_t, domain) },
+
+    { "descriptors", "descriptors", ratelimit_json_descriptors, 0 },
+
+    { "hitsAddend", "hits_addend", ratelimit_json_uint32,
+      offsetof(ratelimit_call_t, hits) },
+
+    { NULL, NULL, NULL, 0 }
+};
+
+
+static const ratelimit_json_member_t  ratelimit_json_of_descriptor[] = {
+    { "entries", "entries", ratelimit_json_entries, 0 },
+    { "limit", "limit", ratelimit_json_limit, 0 },
+    { "hitsAddend", "hits_addend", ratelimit_json_hits, 0 },
+    { "isNegativeHits", "is_negative_hits", ratelimit_json_negative, 0 },
+    { NULL, NULL, NULL, 0 }
+};
+
+
+static const ratelimit_json_member_t  ratelimit_json_of_entry[] = {
+
+    { "key", "key", ratelimit_json_text, offsetof(ratelimit_entry_t, key) },
+
+    { "value", "value", ratelimit_json_text,
+      offsetof(ratelimit_entry_t, value) },
+
+    { NULL, NULL, NULL, 0 }
+};
+
+
+static const ratelimit_json_member_t  ratelimit_json_of_limit[] = {
+
+    { "requestsPerUnit", "requests_per_unit", ratelimit_json_uint32,
+      offsetof(ratelimit_call_descriptor_t, requests) },
+
+    { "unit", "unit", ratelimit_json_unit,
+      offsetof(ratelimit_call_descriptor_t, unit) },
+
+    { NULL, NULL, NULL, 0 }
+};
 
 
 static const char  ratelimit_json_codes[][sizeof("OVER_LIMIT")] = {
@@ -44,6 +88,7 @@ ratelimit_call_decode_json(ratelimit_call_t *call, unsigned char *data,
     in.end = data + len;
     in.reason = NULL;
     in.fill = (call->descriptors != NULL);
+    in.call = call;
 
     memset(&call->domain, 0, sizeof(ratelimit_text_t));
 
@@ -51,7 +96,7 @@ ratelimit_call_decode_json(ratelimit_call_t *call, unsigned char *data,
     call->ndescriptors = 0;
     call->nentries = 0;
 
-    ratelimit_json_call(call, &in);
+    ratelimit_json_object(&in, ratelimit_json_of_call, call);
 
     if (in.reason == NULL && ratelimit_json_blank(&in)) {
         (void) ratelimit_json_error(&in, "something follows the object");
@@ -64,214 +109,80 @@ ratelimit_call_decode_json(ratelimit_call_t *call, unsigned char *data,
 
 
 static void
-ratelimit_json_call(ratelimit_call_t *call, ratelimit_json_t *in)
+ratelimit_json_descriptors(ratelimit_json_t *in, void *field)
 {
-    uint64_t                 hits;
-    ratelimit_json_object_t  object;
-
-    static const ratelimit_json_name_t  names[RATELIMIT_JSON_MEMBERS] = {
-        { "domain", "domain" },
-        { "descriptors", "descriptors" },
-        { "hitsAddend", "hits_addend" },
-        { NULL, NULL }
-    };
-
-    if (!ratelimit_json_begin(in, &object, names)) {
-        return;
-    }
-
-    for ( ;; ) {
-        switch (ratelimit_json_member(in, &object)) {
-
-        case 0:
-            ratelimit_json_text(in, &call->domain);
-            break;
-
-        case 1:
-            ratelimit_json_descriptors(call, in);
-            break;
-
-        case 2:
-            ratelimit_json_number(in, UINT32_MAX, &hits);
-            call->hits = (uint32_t) hits;
-            break;
-
-        default:
-            return;
-        }
-    }
+    ratelimit_json_list(in, "\"descriptors\" must be a list",
+                        ratelimit_json_descriptor, field);
 }
 
 
 static void
-ratelimit_json_descriptors(ratelimit_call_t *call, ratelimit_json_t *in)
+ratelimit_json_descriptor(ratelimit_json_t *in, void *field)
 {
-    unsigned  next;
+    ratelimit_call_descriptor_t  counted;
 
-    if (!ratelimit_json_take(in, '[')) {
-        (void) ratelimit_json_error(in, "\"descriptors\" must be a list");
-        return;
-    }
-
-    next = 0;
-
-    while (ratelimit_json_element(in, &next)) {
-        ratelimit_json_descriptor(call, in);
-    }
+    ratelimit_json_object(in, ratelimit_json_of_descriptor,
+                          ratelimit_call_add_descriptor(field, &counted));
 }
 
 
 static void
-ratelimit_json_descriptor(ratelimit_call_t *call, ratelimit_json_t *in)
+ratelimit_json_entries(ratelimit_json_t *in, void *field)
 {
-    ratelimit_json_object_t       object;
-    ratelimit_call_descriptor_t  *d, unused;
-
-    static const ratelimit_json_name_t  names[RATELIMIT_JSON_MEMBERS] = {
-        { "entries", "entries" },
-        { "limit", "limit" },
-        { "hitsAddend", "hits_addend" },
-        { "isNegativeHits", "is_negative_hits" }
-    };
-
-    d = ratelimit_call_add_descriptor(call);
-
-    if (d == NULL) {
-        memset(&unused, 0, sizeof(ratelimit_call_descriptor_t));
-        d = &unused;
-    }
-
-    if (!ratelimit_json_begin(in, &object, names)) {
-        return;
-    }
-
-    for ( ;; ) {
-        switch (ratelimit_json_member(in, &object)) {
-
-        case 0:
-            ratelimit_json_entries(call, in, d);
-            break;
-
-        case 1:
-            ratelimit_json_limit(in, d);
-            break;
-
-        case 2:
-            d->has_hits = 1;
-            ratelimit_json_number(in, UINT64_MAX, &d->hits);
-            break;
-
-        case 3:
-            d->negative = ratelimit_json_bool(in);
-            break;
-
-        default:
-            return;
-        }
-    }
+    ratelimit_json_list(in, "\"entries\" must be a list",
+                        ratelimit_json_entry, field);
 }
 
 
 static void
-ratelimit_json_entries(ratelimit_call_t *call, ratelimit_json_t *in,
-    ratelimit_call_descriptor_t *descriptor)
+ratelimit_json_entry(ratelimit_json_t *in, void *field)
 {
-    unsigned            next;
-    ratelimit_entry_t  *entry, counted;
+    ratelimit_entry_t  counted;
 
-    if (!ratelimit_json_take(in, '[')) {
-        (void) ratelimit_json_error(in, "\"entries\" must be a list");
-        return;
-    }
-
-    next = 0;
-
-    while (ratelimit_json_element(in, &next)) {
-        entry = ratelimit_call_add_entry(call, descriptor);
-        ratelimit_json_entry(in, entry ? entry : &counted);
-    }
+    ratelimit_json_object(in, ratelimit_json_of_entry,
+                          ratelimit_call_add_entry(in->call, field,
+                                                   &counted));
 }
 
 
 static void
-ratelimit_json_entry(ratelimit_json_t *in, ratelimit_entry_t *entry)
+ratelimit_json_limit(ratelimit_json_t *in, void *field)
 {
-    ratelimit_json_object_t  object;
-
-    static const ratelimit_json_name_t  names[RATELIMIT_JSON_MEMBERS] = {
-        { "key", "key" },
-        { "value", "value" },
-        { NULL, NULL },
-        { NULL, NULL }
-    };
-
-    if (!ratelimit_json_begin(in, &object, names)) {
-        return;
-    }
-
-    for ( ;; ) {
-        switch (ratelimit_json_member(in, &object)) {
-
-        case 0:
-            ratelimit_json_text(in, &entry->key);
-            break;
-
-        case 1:
-            ratelimit_json_text(in, &entry->value);
-            break;
-
-        default:
-            return;
-        }
-    }
-}
-
-
-static void
-ratelimit_json_limit(ratelimit_json_t *in,
-    ratelimit_call_descriptor_t *descriptor)
-{
-    uint64_t                 requests;
-    ratelimit_json_object_t  object;
-
-    static const ratelimit_json_name_t  names[RATELIMIT_JSON_MEMBERS] = {
-        { "requestsPerUnit", "requests_per_unit" },
-        { "unit", "unit" },
-        { NULL, NULL },
-        { NULL, NULL }
-    };
+    ratelimit_call_descriptor_t  *descriptor = field;
 
     descriptor->has_limit = 1;
 
-    if (!ratelimit_json_begin(in, &object, names)) {
-        return;
-    }
+    ratelimit_json_object(in, ratelimit_json_of_limit, descriptor);
+}
 
-    for ( ;; ) {
-        switch (ratelimit_json_member(in, &object)) {
 
-        case 0:
-            ratelimit_json_number(in, UINT32_MAX, &requests);
-            descriptor->requests = (uint32_t) requests;
-            break;
+static void
+ratelimit_json_hits(ratelimit_json_t *in, void *field)
+{
+    ratelimit_call_descriptor_t  *descriptor = field;
 
-        case 1:
-            ratelimit_json_unit(in, &descriptor->unit);
-            break;
+    descriptor->has_hits = 1;
 
-        default:
-            return;
-        }
-    }
+    ratelimit_json_number(in, UINT64_MAX, &descriptor->hits);
+}
+
+
+static void
+ratelimit_json_negative(ratelimit_json_t *in, void *field)
+{
+    ratelimit_call_descriptor_t  *descriptor = field;
+
+    descriptor->negative = ratelimit_json_bool(in);
 }
 
 
 /* RateLimitUnit, which has no week, by name or by number */
 
 static void
-ratelimit_json_unit(ratelimit_json_t *in, uint32_t *unit)
+ratelimit_json_unit(ratelimit_json_t *in, void *field)
 {
     size_t         len, n;
+    uint32_t      *unit = field;
     uint64_t       number;
     const char    *name;
     unsigned char  word[RATELIMIT_JSON_WORD];

@@ -273,17 +273,12 @@ ratelimit_proto_text(ratelimit_proto_t *in, ratelimit_proto_field_t *field,
 static void
 ratelimit_proto_descriptor(ratelimit_call_t *call, ratelimit_proto_t *in)
 {
-    ratelimit_entry_t            *entry, counted;
+    ratelimit_entry_t             entry;
     ratelimit_proto_t             inner;
     ratelimit_proto_field_t       field;
-    ratelimit_call_descriptor_t  *d, unused;
+    ratelimit_call_descriptor_t  *d, counted;
 
-    d = ratelimit_call_add_descriptor(call);
-
-    if (d == NULL) {
-        memset(&unused, 0, sizeof(ratelimit_call_descriptor_t));
-        d = &unused;
-    }
+    d = ratelimit_call_add_descriptor(call, &counted);
 
     while (ratelimit_proto_next(in, &field)) {
 
@@ -292,8 +287,8 @@ ratelimit_proto_descriptor(ratelimit_call_t *call, ratelimit_proto_t *in)
         switch (field.tag) {
 
         case ratelimit_proto_tag(1, RATELIMIT_PROTO_BYTES):
-            entry = ratelimit_call_add_entry(call, d);
-            ratelimit_proto_entry(&inner, entry ? entry : &counted);
+            ratelimit_proto_entry(&inner,
+                                  ratelimit_call_add_entry(call, d, &entry));
             break;
 
         case ratelimit_proto_tag(2, RATELIMIT_PROTO_BYTES):

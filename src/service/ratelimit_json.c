@@ -10,9 +10,11 @@
 #include "service/ratelimit_json.h"
 
 
+static int ratelimit_json_next(ratelimit_json_t *in, unsigned char bracket,
+    int comma);
 static int ratelimit_json_name(ratelimit_json_t *in,
-    ratelimit_json_object_t *object);
-static int ratelimit_json_find(const ratelimit_json_name_t *names,
+    const ratelimit_json_member_t *members, unsigned *seen);
+static int ratelimit_json_find(const ratelimit_json_member_t *members,
     const unsigned char *name, size_t len);
 static int ratelimit_json_literal(ratelimit_json_t *in, const char *word);
 static size_t ratelimit_json_append(unsigned char *out, size_t room,
@@ -27,54 +29,69 @@ static void ratelimit_json_digits(ratelimit_json_t *in, uint64_t *number,
 static long ratelimit_json_exponent(ratelimit_json_t *in);
 
 
-int
-ratelimit_json_begin(ratelimit_json_t *in, ratelimit_json_object_t *object,
-    const ratelimit_json_name_t *names)
+void
+ratelimit_json_object(ratelimit_json_t *in,
+    const ratelimit_json_member_t *members, void *object)
 {
-    object->names = names;
-    object->seen = 0;
-    object->next = 0;
+    int       found;
+    unsigned  seen;
 
     if (!ratelimit_json_take(in, '{')) {
-        return ratelimit_json_error(in, "an object is expected");
+        (void) ratelimit_json_error(in, "an object is expected");
+        return;
+    }
+
+    seen = 0;
+
+    while (ratelimit_json_next(in, '}', seen != 0)) {
+        found = ratelimit_json_name(in, members, &seen);
+
+        if (in->reason == NULL && !ratelimit_json_literal(in, "null")) {
+            members[found].read(in, (char *) object + members[found].offset);
+        }
+    }
+}
+
+
+void
+ratelimit_json_list(ratelimit_json_t *in, const char *error,
+    ratelimit_json_read_pt read, void *field)
+{
+    int  next;
+
+    if (!ratelimit_json_take(in, '[')) {
+        (void) ratelimit_json_error(in, error);
+        return;
+    }
+
+    for (next = 0; ratelimit_json_next(in, ']', next); next = 1) {
+        read(in, field);
+    }
+}
+
+
+/* whether there is another member or element, before this bracket */
+
+static int
+ratelimit_json_next(ratelimit_json_t *in, unsigned char bracket, int comma)
+{
+    if (in->reason || ratelimit_json_take(in, bracket)) {
+        return 0;
+    }
+
+    if (comma && !ratelimit_json_take(in, ',')) {
+        return ratelimit_json_error(in, "a comma is expected");
     }
 
     return 1;
 }
 
 
-int
-ratelimit_json_member(ratelimit_json_t *in, ratelimit_json_object_t *object)
-{
-    int  found;
-
-    do {
-        if (in->reason || ratelimit_json_take(in, '}')) {
-            return -1;
-        }
-
-        if (object->next && !ratelimit_json_take(in, ',')) {
-            (void) ratelimit_json_error(in, "a comma is expected");
-            return -1;
-        }
-
-        object->next = 1;
-        found = ratelimit_json_name(in, object);
-
-        if (in->reason) {
-            return -1;
-        }
-
-    } while (ratelimit_json_literal(in, "null"));
-
-    return found;
-}
-
-
 /* and the colon behind it */
 
 static int
-ratelimit_json_name(ratelimit_json_t *in, ratelimit_json_object_t *object)
+ratelimit_json_name(ratelimit_json_t *in,
+    const ratelimit_json_member_t *members, unsigned *seen)
 {
     int            found;
     size_t         len;
@@ -85,17 +102,17 @@ ratelimit_json_name(ratelimit_json_t *in, ratelimit_json_object_t *object)
     }
 
     len = ratelimit_json_string(in, name, RATELIMIT_JSON_WORD);
-    found = ratelimit_json_find(object->names, name, len);
+    found = ratelimit_json_find(members, name, len);
 
     if (found < 0) {
         return ratelimit_json_error(in, "a member is unknown");
     }
 
-    if (object->seen & 1U << found) {
+    if (*seen & 1U << found) {
         return ratelimit_json_error(in, "a member occurs twice");
     }
 
-    object->seen |= 1U << found;
+    *seen |= 1U << found;
 
     if (!ratelimit_json_take(in, ':')) {
         return ratelimit_json_error(in, "a colon is expected");
@@ -106,7 +123,7 @@ ratelimit_json_name(ratelimit_json_t *in, ratelimit_json_object_t *object)
 
 
 static int
-ratelimit_json_find(const ratelimit_json_name_t *names,
+ratelimit_json_find(const ratelimit_json_member_t *members,
     const unsigned char *name, size_t len)
 {
     int  i;
@@ -115,35 +132,18 @@ ratelimit_json_find(const ratelimit_json_name_t *names,
         return -1;
     }
 
-    for (i = 0; i < RATELIMIT_JSON_MEMBERS && names[i].camel; i++) {
+    for (i = 0; members[i].camel; i++) {
 
-        if ((len == strlen(names[i].camel)
-             && memcmp(name, names[i].camel, len) == 0)
-            || (len == strlen(names[i].snake)
-                && memcmp(name, names[i].snake, len) == 0))
+        if ((len == strlen(members[i].camel)
+             && memcmp(name, members[i].camel, len) == 0)
+            || (len == strlen(members[i].snake)
+                && memcmp(name, members[i].snake, len) == 0))
         {
             return i;
         }
     }
 
     return -1;
-}
-
-
-int
-ratelimit_json_element(ratelimit_json_t *in, unsigned *next)
-{
-    if (in->reason || ratelimit_json_take(in, ']')) {
-        return 0;
-    }
-
-    if (*next && !ratelimit_json_take(in, ',')) {
-        return ratelimit_json_error(in, "a comma is expected");
-    }
-
-    *next = 1;
-
-    return 1;
 }
 
 
@@ -196,8 +196,10 @@ ratelimit_json_literal(ratelimit_json_t *in, const char *word)
 
 
 void
-ratelimit_json_text(ratelimit_json_t *in, ratelimit_text_t *text)
+ratelimit_json_text(ratelimit_json_t *in, void *field)
 {
+    ratelimit_text_t  *text = field;
+
     if (!ratelimit_json_blank(in) || *in->p != '"') {
         (void) ratelimit_json_error(in, "a text is expected");
         return;
@@ -405,6 +407,18 @@ ratelimit_json_number(ratelimit_json_t *in, uint64_t most, uint64_t *number)
         (void) ratelimit_json_error(in, inner.reason ? inner.reason
                                                      : "a number is expected");
     }
+}
+
+
+void
+ratelimit_json_uint32(ratelimit_json_t *in, void *field)
+{
+    uint64_t   number;
+    uint32_t  *value = field;
+
+    ratelimit_json_number(in, UINT32_MAX, &number);
+
+    *value = (uint32_t) number;
 }
 
 

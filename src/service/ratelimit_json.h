@@ -16,32 +16,29 @@
 /* bytes of a name, or of a number in quotes; none that counts is longer */
 #define RATELIMIT_JSON_WORD  64
 
-#define RATELIMIT_JSON_MEMBERS  4
-
 
 typedef struct {
     unsigned char                  *p;
     unsigned char                  *end;
     const char                     *reason;   /* NULL: no error so far */
     unsigned                        fill;     /* texts are wanted */
+    void                           *call;     /* of the reader's functions */
 } ratelimit_json_t;
 
 
-/* both names of a member: as JSON has it, and as the message has it */
+/* reads a value into a field */
+
+typedef void (*ratelimit_json_read_pt)(ratelimit_json_t *in, void *field);
+
+
+/* a member, by its names in JSON and in the message, and where it is read to */
 
 typedef struct {
     const char                     *camel;
     const char                     *snake;
-} ratelimit_json_name_t;
-
-
-/* an object that is being read */
-
-typedef struct {
-    const ratelimit_json_name_t    *names;    /* RATELIMIT_JSON_MEMBERS */
-    unsigned                        seen;     /* members, a bit each */
-    unsigned                        next;     /* not the first one */
-} ratelimit_json_object_t;
+    ratelimit_json_read_pt          read;
+    size_t                          offset;
+} ratelimit_json_member_t;
 
 
 /* the first one is kept; returns 0, as what fails does */
@@ -53,18 +50,16 @@ int ratelimit_json_blank(ratelimit_json_t *in);
 /* whether this is next: then it is passed over */
 int ratelimit_json_take(ratelimit_json_t *in, unsigned char ch);
 
-/*
- * An object: begin, then the number of each member that has a value; -1 after
- * the last one.  A list, behind its bracket: whether it has another element.
- */
-int ratelimit_json_begin(ratelimit_json_t *in, ratelimit_json_object_t *object,
-    const ratelimit_json_name_t *names);
-int ratelimit_json_member(ratelimit_json_t *in,
-    ratelimit_json_object_t *object);
-int ratelimit_json_element(ratelimit_json_t *in, unsigned *next);
+/* members are listed up to one without a name; one that is null is not read */
+void ratelimit_json_object(ratelimit_json_t *in,
+    const ratelimit_json_member_t *members, void *object);
 
-/* what is between the quotes, without escapes, in the same place */
-void ratelimit_json_text(ratelimit_json_t *in, ratelimit_text_t *text);
+/* reads each element; error is for what is no list */
+void ratelimit_json_list(ratelimit_json_t *in, const char *error,
+    ratelimit_json_read_pt read, void *field);
+
+/* ratelimit_text_t: what is between the quotes, without escapes, in place */
+void ratelimit_json_text(ratelimit_json_t *in, void *field);
 
 /*
  * Begins at a quote.  Writes what there is room for, never beyond what it has
@@ -76,6 +71,8 @@ size_t ratelimit_json_string(ratelimit_json_t *in, unsigned char *out,
 /* an integer, as a number or as a text */
 void ratelimit_json_number(ratelimit_json_t *in, uint64_t most,
     uint64_t *number);
+void ratelimit_json_uint32(ratelimit_json_t *in, void *field);
+
 unsigned ratelimit_json_bool(ratelimit_json_t *in);
 
 /* each returns the end; a byte of a text may take six, and there are quotes */

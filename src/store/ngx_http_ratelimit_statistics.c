@@ -75,10 +75,12 @@ static ngx_http_ratelimit_tally_t *ngx_http_ratelimit_statistics_add_tally(
     ngx_http_ratelimit_use_t *use);
 static ngx_int_t ngx_http_ratelimit_statistics_add_rates(
     ngx_http_ratelimit_tally_t *tally, ngx_http_ratelimit_use_t *use);
-static ngx_int_t ngx_http_ratelimit_statistics_add_rule(
-    ngx_http_ratelimit_tally_t *tally, ratelimit_rule_t *rule);
-static ngx_int_t ngx_http_ratelimit_statistics_add_variable(
-    ngx_http_ratelimit_tally_t *tally, ngx_str_t *text);
+static ngx_int_t ngx_http_ratelimit_statistics_add_once(ngx_array_t *list,
+    void *element, ngx_uint_t (*same)(const void *one, const void *two));
+static ngx_uint_t ngx_http_ratelimit_statistics_same_rule(const void *one,
+    const void *two);
+static ngx_uint_t ngx_http_ratelimit_statistics_same_text(const void *one,
+    const void *two);
 static ngx_uint_t ngx_http_ratelimit_statistics_add_cell(
     ngx_http_ratelimit_names_t *names, ratelimit_hash_t *hash);
 static ngx_uint_t ngx_http_ratelimit_statistics_is_free(
@@ -335,7 +337,9 @@ ngx_http_ratelimit_statistics_add_rates(ngx_http_ratelimit_tally_t *tally,
     ngx_uint_t  i;
 
     for (i = 0; i < use->nrules; i++) {
-        if (ngx_http_ratelimit_statistics_add_rule(tally, &use->rules[i])
+        if (ngx_http_ratelimit_statistics_add_once(&tally->rules,
+                                    &use->rules[i],
+                                    ngx_http_ratelimit_statistics_same_rule)
             != NGX_OK)
         {
             return NGX_ERROR;
@@ -343,65 +347,57 @@ ngx_http_ratelimit_statistics_add_rates(ngx_http_ratelimit_tally_t *tally,
     }
 
     return use->variable != NULL
-           ? ngx_http_ratelimit_statistics_add_variable(tally, use->variable)
+           ? ngx_http_ratelimit_statistics_add_once(&tally->variables,
+                                    use->variable,
+                                    ngx_http_ratelimit_statistics_same_text)
            : NGX_OK;
 }
 
 
+/* adds a pointer to a list of pointers, unless one to the same is there */
+
 static ngx_int_t
-ngx_http_ratelimit_statistics_add_rule(ngx_http_ratelimit_tally_t *tally,
-    ratelimit_rule_t *rule)
+ngx_http_ratelimit_statistics_add_once(ngx_array_t *list, void *element,
+    ngx_uint_t (*same)(const void *one, const void *two))
 {
-    ngx_uint_t          i;
-    ratelimit_rule_t  **known;
+    void        **known;
+    ngx_uint_t    i;
 
-    known = tally->rules.elts;
+    known = list->elts;
 
-    for (i = 0; i < tally->rules.nelts; i++) {
-        if (known[i]->limit == rule->limit
-            && known[i]->period == rule->period
-            && known[i]->capacity == rule->capacity)
-        {
+    for (i = 0; i < list->nelts; i++) {
+        if (same(known[i], element)) {
             return NGX_OK;
         }
     }
 
-    known = ngx_array_push(&tally->rules);
+    known = ngx_array_push(list);
     if (known == NULL) {
         return NGX_ERROR;
     }
 
-    *known = rule;
+    *known = element;
 
     return NGX_OK;
 }
 
 
-static ngx_int_t
-ngx_http_ratelimit_statistics_add_variable(ngx_http_ratelimit_tally_t *tally,
-    ngx_str_t *text)
+static ngx_uint_t
+ngx_http_ratelimit_statistics_same_rule(const void *one, const void *two)
 {
-    ngx_uint_t   i;
-    ngx_str_t  **known;
+    const ratelimit_rule_t  *a = one, *b = two;
 
-    known = tally->variables.elts;
+    return a->limit == b->limit && a->period == b->period
+           && a->capacity == b->capacity;
+}
 
-    for (i = 0; i < tally->variables.nelts; i++) {
-        if (known[i]->len == text->len
-            && ngx_memcmp(known[i]->data, text->data, text->len) == 0)
-        {
-            return NGX_OK;
-        }
-    }
 
-    known = ngx_array_push(&tally->variables);
-    if (known == NULL) {
-        return NGX_ERROR;
-    }
+static ngx_uint_t
+ngx_http_ratelimit_statistics_same_text(const void *one, const void *two)
+{
+    const ngx_str_t  *a = one, *b = two;
 
-    *known = text;
-
-    return NGX_OK;
+    return a->len == b->len && ngx_memcmp(a->data, b->data, a->len) == 0;
 }
 
 
