@@ -110,6 +110,19 @@ subtest 'includes' => sub {
 };
 
 
+# where a zone counts is a question for the store, which conf sets
+
+my $ASKS_REDIS = qr/(?<!\brmcf)(?:->|\.)redis\b/;
+
+subtest 'the Redis of a zone is not asked for outside the store' => sub {
+    like('if (ctx->zone->redis == NULL', $ASKS_REDIS, 'the check can fail');
+    unlike('redis = rmcf->redis.elts;', $ASKS_REDIS, 'all Redis are no zone\'s');
+
+    unlike(slurp($_), $ASKS_REDIS, $_)
+        for grep { !m{^src/(?:store|redis|conf)/} } @sources;
+};
+
+
 # the client of Redis: the order of its files is in its header
 
 subtest 'calls go one way, the check can fail' => sub {

@@ -81,14 +81,6 @@ static void ngx_http_ratelimit_api_key_log(ngx_http_ratelimit_api_key_t *ctx);
 static void ngx_http_ratelimit_api_key_cleanup(void *data);
 
 
-/* seconds that rates with variables are likely to have for a period */
-
-static const uint32_t  ngx_http_ratelimit_api_periods[] = {
-    1, 10, 30, 60, 300, 600, 900, 1800, 3600, 6 * 3600, 12 * 3600,
-    86400, 7 * 86400, 30 * 86400, 365 * 86400, 0
-};
-
-
 ngx_int_t
 ngx_http_ratelimit_api_key(ngx_http_request_t *r,
     ngx_http_ratelimit_zone_t *zone, ngx_str_t *text)
@@ -369,9 +361,8 @@ ngx_http_ratelimit_api_key_plan(ngx_http_ratelimit_api_key_t *ctx)
 
 
 /*
- * The rates that the zone has met.  In Redis there may be counters of others,
- * which other gateways have met, or this one before it was started: usual
- * periods are tried.  Of what drips, a period alone shows nothing.
+ * The rates that the store may have counters of.  Those that only other
+ * machines have met are periods alone, which show nothing of what drips.
  */
 
 static ngx_int_t
@@ -384,24 +375,19 @@ ngx_http_ratelimit_api_key_seen_rates(ngx_http_ratelimit_api_key_t *ctx)
          ngx_http_ratelimit_store_get_rule(ctx->zone, i, &met) == NGX_OK;
          i++)
     {
+        if (met.limit == 0) {
+
+            if ((ngx_http_ratelimit_traits(ctx->zone)->drips && !ctx->reset)
+                || ngx_http_ratelimit_api_key_has(ctx, met.period))
+            {
+                continue;
+            }
+
+            met.limit = 1;
+        }
+
         if (ngx_http_ratelimit_api_key_seen(ctx, met.limit, met.period)
             != NGX_OK)
-        {
-            return NGX_ERROR;
-        }
-    }
-
-    if (ctx->zone->redis == NULL
-        || (ngx_http_ratelimit_traits(ctx->zone)->drips && !ctx->reset))
-    {
-        return NGX_OK;
-    }
-
-    for (i = 0; ngx_http_ratelimit_api_periods[i]; i++) {
-        met.period = ngx_http_ratelimit_api_periods[i] * RATELIMIT_SECOND;
-
-        if (!ngx_http_ratelimit_api_key_has(ctx, met.period)
-            && ngx_http_ratelimit_api_key_seen(ctx, 1, met.period) != NGX_OK)
         {
             return NGX_ERROR;
         }

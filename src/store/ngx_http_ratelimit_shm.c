@@ -419,7 +419,34 @@ ngx_int_t
 ngx_http_ratelimit_store_get_rule(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t n, ratelimit_rule_t *rule)
 {
-    return ratelimit_table_get_rule(zone->table, n, rule) ? NGX_OK : NGX_DONE;
+    ngx_uint_t        met;
+    ratelimit_rule_t  last;
+
+    static const uint32_t  usual[] = {
+        1, 10, 30, 60, 300, 600, 900, 1800, 3600, 6 * 3600, 12 * 3600,
+        86400, 7 * 86400, 30 * 86400, 365 * 86400
+    };
+
+    if (ratelimit_table_get_rule(zone->table, n, rule)) {
+        return NGX_OK;
+    }
+
+    if (zone->redis == NULL) {
+        return NGX_DONE;
+    }
+
+    for (met = 0; ratelimit_table_get_rule(zone->table, met, &last); met++) {
+        /* void */
+    }
+
+    if (n - met >= sizeof(usual) / sizeof(uint32_t)) {
+        return NGX_DONE;
+    }
+
+    rule->limit = 0;
+    rule->period = usual[n - met] * RATELIMIT_SECOND;
+
+    return NGX_OK;
 }
 
 

@@ -287,7 +287,9 @@ void ngx_http_ratelimit_store_rule(ngx_http_ratelimit_use_t *use,
 
 /*
  * Limit, 1 if it makes no difference, and period of a kind of rule that the
- * zone has met, from 0 on; NGX_DONE if there are not so many.
+ * zone has met, from 0 on; NGX_DONE if there are not so many.  After these come
+ * usual periods, with limit 0, if other machines count in its store, too: there
+ * may be counters of rules that this one has not met.
  */
 ngx_int_t ngx_http_ratelimit_store_get_rule(ngx_http_ratelimit_zone_t *zone,
     ngx_uint_t n, ratelimit_rule_t *rule);
