@@ -226,10 +226,8 @@ ngx_http_ratelimit_make_rule(ngx_http_ratelimit_limit_t *limit,
 
     /* of an aligned window, which is counted alone, there is no product */
 
-    product = (algorithm->form == RATELIMIT_FORM_TIME_COUNT
-               && !algorithm->drips)
-              ? RATELIMIT_MAX_LIMIT
-              : (RATELIMIT_MAX_PRODUCT - 1) / rule->period;
+    product = algorithm->aligned ? RATELIMIT_MAX_LIMIT
+                                 : (RATELIMIT_MAX_PRODUCT - 1) / rule->period;
 
     if (most > RATELIMIT_MAX_LIMIT
         || waiting > RATELIMIT_MAX_LIMIT / rule->limit

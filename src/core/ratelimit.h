@@ -174,9 +174,7 @@ typedef struct {
 } ratelimit_item_t;
 
 
-/*
- * What the words of a state are, for a store that keeps states in fewer bits.
- */
+/* what the words of a state mean, for readers that ask no algorithm */
 
 typedef enum {
     RATELIMIT_FORM_OTHER = 0,       /* only the algorithm knows */
