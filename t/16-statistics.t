@@ -18,7 +18,7 @@ use constant WORKERS => 3;
 use constant CLIENTS => 24;
 use constant EACH => 6;         # requests of a client to a location
 use constant LATE => 40;        # requests that end after a reload
-use constant COUNTED => 4095;   # limits
+use constant MANY => 6000;      # limits
 
 my $away = Gateway::free_port();
 
@@ -130,7 +130,8 @@ subtest 'reloads' => sub {
 };
 
 subtest 'what is gone, and comes back' => \&kept;
-subtest 'more limits than are counted' => \&too_many;
+subtest 'another limit is not taken for one that is gone' => \&others;
+subtest 'many limits' => \&many;
 
 is($gateway->complaints, '', 'no complaints');
 
@@ -254,30 +255,127 @@ END
 }
 
 
-# locations are in the order that nginx sorts them in
+# a limit that comes while another one is gone has counts and keys of its own
 
-sub too_many {
-    my @names = map { sprintf 'n%04d', $_ } 1 .. COUNTED + 2;
+sub others {
+    my $gateway = Gateway->start(workers => 1, http => named('a', 'b'));
+    my $clients = Clients->new($gateway->{port});
+
+    $clients->series((["GET /b"]) x 3);
+
+    for my $names (['a'], ['a', 'c'], ['a', 'c', 'b']) {
+        $gateway->hup(named(@$names));
+        Gateway::await(sub { $gateway->settled }, "@$names");
+
+        my ($limit, $top) = figures($clients);
+        my $there = grep { $_ eq 'b' } @$names;
+
+        is_deeply($top, $there ? { b => 2 } : {}, "@$names: refused keys");
+        is($limit->{$_}{rejected}, $_ eq 'b' ? 2 : 0, "refusals of $_")
+            for @$names;
+    }
+}
+
+
+# a third of them comes later, and more come and go than there is room for
+
+sub many {
+    my @names = map { sprintf 'n%04d', $_ } 1 .. MANY;
+    my @few = @names[0 .. MANY / 3 * 2 - 1];
+    my $gateway = Gateway->start(workers => 2, http => named(@few));
+    my $clients = Clients->new($gateway->{port});
+    my %want;
+
+    my $each = sub {
+        my @some = @_;
+
+        $clients->series(map { ["GET /$_"] } @some);
+        $want{$_}++ for @some;
+    };
+    my $compare = sub {
+        my ($limit, undef, $sum) = figures($clients);
+        my @wrong = grep { my $of = $limit->{$_};
+                           !$of || $of->{passed} + $of->{rejected}
+                                   != ($want{$_} // 0) } @{$_[0]};
+        my $all = 0;
+
+        $all += $want{$_} // 0 for @{$_[0]};
+
+        is("@wrong[0 .. ($#wrong < 3 ? $#wrong : 3)]", '', "$_[1]: each limit");
+        is($sum->{passed} + $sum->{rejected}, $all, "$_[1]: the zone");
+    };
+
+    $each->(@few);
+    $compare->(\@few, 'at first');
+
+    # this one ends when the others have come
+
+    my $late = $clients->connect;
+
+    $late->{expected} = 1;
+    Clients::put($late, $clients->text("GET /$few[-1]") =~ s/\r\n\z//r);
+    $each->($few[0]);
+
+    $gateway->reload(named(@names));
+    $each->(@names);
+    Clients::put($late, "\r\n");
+    Clients::await_answers(1, $late);
+    $want{$few[-1]}++;
+    Gateway::await(sub { $gateway->settled }, 'the reload');
+    $compare->(\@names, 'after a reload');
+
+    my %metric = $clients->ask('GET /api/metrics')->{body}
+                 =~ /requests_total\{.*?limit="(\w+)",status="passed"\} (\d+)/g;
+
+    is(scalar(grep { $_ == 1 } values %metric), MANY, 'metrics');
+
+    $each->(($names[-1]) x 3);
+    cmp_ok((figures($clients))[1]{$names[-1]}, '>=', 3, 'a refused key');
+
+    $gateway->hup(named(@few));
+    Gateway::await(sub { $gateway->settled }, 'fewer limits');
+    $compare->(\@few, 'without some');
+    $gateway->hup(named(@names));
+    Gateway::await(sub { $gateway->settled }, 'all limits');
+    $compare->(\@names, 'with these again');
+
+    for my $letter ('o', 'p') {
+        my @others = map { s/n/$letter/r } @few;
+
+        $gateway->hup(named(@others));
+        Gateway::await(sub { $gateway->settled }, 'other limits');
+        $each->(@others);
+        $compare->(\@others, "others: $letter");
+    }
+
+    is($gateway->complaints, '', 'no complaints');
+}
+
+
+# limits of one key and zone, in locations of their names
+
+sub named {
     my $limits = join '', map { "location = /$_ { ratelimit zone=many name=$_ "
-                                . "rate=1r/h; empty_gif; }\n" } @names;
-    my $gateway = Gateway->start(workers => 1, http => <<"END");
-ratelimit_zone localhost zone=many:1m rate=1r/h;
+                                . "rate=1r/h; empty_gif; }\n" } @_;
+
+    return <<"END";
+ratelimit_zone localhost zone=many:4m rate=1r/h;
 server { listen 127.0.0.1:PORT; $limits location /api/ { ratelimit_api; } }
 END
-    my $clients = Clients->new($gateway->{port});
-    my @some = @names[0, COUNTED - 1, COUNTED, COUNTED + 1];
+}
 
-    $clients->series((["GET /$_"]) x 3) for @some;
 
-    my %limit = map { $_->{name} => $_->{requests} }
-        @{decode_json($clients->ask('GET /api/zones/many')->{body})->{limits}};
+# requests by limit, refused keys by limit, requests of all
+
+sub figures {
+    my ($clients) = @_;
+
+    my $zone = decode_json($clients->ask('GET /api/zones/many')->{body});
     my $top = decode_json($clients->ask('GET /api/zones/many/top')->{body});
 
-    is_deeply([map { $limit{$_}{rejected} } @some], [2, 2, 0, 0],
-              'the others have zeros');
-    is_deeply([sort map { $_->{name} } @{$top->{top}}], [@some[0, 1]],
-              'and are not in the list');
-    like($gateway->log, qr/has statistics of @{[COUNTED]} limits, and none/, 'the log says so');
+    return ({ map { $_->{name} => $_->{requests} } @{$zone->{limits}} },
+            { map { $_->{name} => $_->{refused} } @{$top->{top}} },
+            $zone->{requests});
 }
 
 

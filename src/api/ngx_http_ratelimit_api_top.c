@@ -11,7 +11,7 @@ static void ngx_http_ratelimit_api_top_score(ngx_http_request_t *r,
     ngx_http_ratelimit_text_t *text, ngx_http_ratelimit_zone_t *zone,
     ratelimit_top_score_t *score);
 static ngx_http_ratelimit_tally_t *ngx_http_ratelimit_api_find_tally(
-    ngx_http_ratelimit_zone_t *zone, ngx_uint_t cell);
+    ngx_http_ratelimit_zone_t *zone, ngx_uint_t number);
 
 
 void
@@ -59,7 +59,7 @@ ngx_http_ratelimit_api_top_score(ngx_http_request_t *r,
 
     tally = ngx_http_ratelimit_api_find_tally(zone, score->limit);
 
-    /* it has left the configuration, or is one of those without statistics */
+    /* it has left the configuration */
 
     if (tally == NULL) {
         return;
@@ -107,15 +107,15 @@ ngx_http_ratelimit_api_top_score(ngx_http_request_t *r,
 
 static ngx_http_ratelimit_tally_t *
 ngx_http_ratelimit_api_find_tally(ngx_http_ratelimit_zone_t *zone,
-    ngx_uint_t cell)
+    ngx_uint_t number)
 {
     ngx_uint_t                   i;
     ngx_http_ratelimit_tally_t  *tally;
 
     tally = zone->tallies.elts;
 
-    for (i = 0; cell && i < zone->tallies.nelts; i++) {
-        if (tally[i].use->cell / sizeof(ngx_http_ratelimit_counts_t) == cell) {
+    for (i = 0; i < zone->tallies.nelts; i++) {
+        if (tally[i].use->number == number) {
             return &tally[i];
         }
     }

@@ -82,7 +82,7 @@ void
 ngx_http_ratelimit_kept_activate(ngx_cycle_t *cycle)
 {
     ngx_http_ratelimit_kept_pool = (ngx_slab_pool_t *)
-           ngx_http_ratelimit_shm_find(cycle, ngx_http_ratelimit_kept_init);
+           ngx_http_ratelimit_shm_find(cycle, ngx_http_ratelimit_kept_init, 0);
 }
 
 

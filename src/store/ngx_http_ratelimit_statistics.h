@@ -52,8 +52,12 @@ typedef struct {
 
 /* the uses of one name in a zone, as they are shown */
 
+typedef struct ngx_http_ratelimit_owner_s  ngx_http_ratelimit_owner_t;
+
+
 typedef struct {
     ngx_http_ratelimit_use_t       *use;      /* the first of them */
+    ngx_http_ratelimit_owner_t     *owner;    /* of their cell */
     ngx_uint_t                      keys;     /* bits of ..._key_e: what keys
                                                  of any of them are */
     ngx_array_t                     rules;    /* ratelimit_rule_t *, each rate
@@ -63,8 +67,8 @@ typedef struct {
 } ngx_http_ratelimit_tally_t;
 
 
-/* the lane of this worker */
-extern u_char  *ngx_http_ratelimit_lane;
+/* where the lane of this worker is, from the first one on */
+extern size_t  ngx_http_ratelimit_lane;
 
 
 /* configuration time: the limits of these zones are to be counted */
@@ -95,8 +99,8 @@ void ngx_http_ratelimit_statistics_reset(ngx_http_ratelimit_zone_t *zone);
 static ratelimit_inline ngx_http_ratelimit_counts_t *
 ngx_http_ratelimit_cell(ngx_http_ratelimit_use_t *use)
 {
-    return (ngx_http_ratelimit_counts_t *) (ngx_http_ratelimit_lane
-                                            + use->cell);
+    return (ngx_http_ratelimit_counts_t *) (use->cell
+                                            + ngx_http_ratelimit_lane);
 }
 
 

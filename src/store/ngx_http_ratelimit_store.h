@@ -80,7 +80,10 @@ typedef struct {
     ngx_http_ratelimit_hold_e       refusals_hold;  /* of one name all alike */
     ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
-    size_t                          cell;     /* of its statistics, in a lane */
+    u_char                         *cell;     /* of its statistics, in the first
+                                                 lane */
+    ngx_uint_t                      number;   /* of zone and name, also after a
+                                                 reload */
 } ngx_http_ratelimit_use_t;
 
 
@@ -327,9 +330,10 @@ uint64_t ngx_http_ratelimit_store_not_logged(ngx_http_ratelimit_zone_t *zone);
 ngx_shm_zone_t *ngx_http_ratelimit_shm_add(ngx_conf_t *cf, ngx_str_t *name,
     size_t size, void *tag, ngx_shm_zone_init_pt init, void *data);
 
-/* memory that is known by its init handler, NULL if there is none */
+/* memory that is known by its init handler, the nth such one from 0 on; NULL
+   if there is none */
 u_char *ngx_http_ratelimit_shm_find(ngx_cycle_t *cycle,
-    ngx_shm_zone_init_pt init);
+    ngx_shm_zone_init_pt init, ngx_uint_t n);
 
 /* whether both have the same bytes */
 ngx_uint_t ngx_http_ratelimit_is_same(const ngx_str_t *one,

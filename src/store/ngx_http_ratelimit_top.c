@@ -188,7 +188,7 @@ ngx_http_ratelimit_top_add_locked(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
     ratelimit_top_add(&lane->top, use->zone->top,
                       (uint64_t) ngx_current_msec * 1000,
                       ngx_http_ratelimit_top_id(q, i),
-                      use->cell / sizeof(ngx_http_ratelimit_counts_t),
+                      (uint32_t) use->number,
                       subject->key.data, subject->key.len);
 
     ratelimit_unlock(&lane->lock);

@@ -25,7 +25,7 @@ void ngx_http_ratelimit_top_add(ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 
 /*
  * The keys, those that are refused most first; a score's limit is the number
- * of its cell.  NULL if there is no memory.
+ * of its use.  NULL if there is no memory.
  */
 ratelimit_top_score_t *ngx_http_ratelimit_top_read(
     ngx_http_ratelimit_zone_t *zone, ngx_pool_t *pool, ngx_uint_t *n);

@@ -567,7 +567,8 @@ ngx_http_ratelimit_shm_add(ngx_conf_t *cf, ngx_str_t *name, size_t size,
 
 
 u_char *
-ngx_http_ratelimit_shm_find(ngx_cycle_t *cycle, ngx_shm_zone_init_pt init)
+ngx_http_ratelimit_shm_find(ngx_cycle_t *cycle, ngx_shm_zone_init_pt init,
+    ngx_uint_t n)
 {
     ngx_uint_t        i;
     ngx_list_part_t  *part;
@@ -577,7 +578,7 @@ ngx_http_ratelimit_shm_find(ngx_cycle_t *cycle, ngx_shm_zone_init_pt init)
         shm_zone = part->elts;
 
         for (i = 0; i < part->nelts; i++) {
-            if (shm_zone[i].init == init) {
+            if (shm_zone[i].init == init && n-- == 0) {
                 return shm_zone[i].shm.addr;
             }
         }
