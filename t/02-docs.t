@@ -1245,13 +1245,13 @@ sub check_text {
 }
 
 
-# sentences are about the client, the worker, the operator
+# sentences are about the client, the worker, the operator; a title may ask
 
 sub check_english {
     my ($text) = @_;
 
     return map { "\"$_\" has no name" }
-           $text =~ /\b(who|whom|whoever|nobody|somebody|anybody|his|her|he|she
+           $text =~ s/\bWho may see it\b|#who-may-see-it\b//gr =~ /\b(who|whom|whoever|nobody|somebody|anybody|his|her|he|she
                         |anew|away)\b/gix;
 }
 

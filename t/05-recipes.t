@@ -42,7 +42,7 @@ for my $recipe (@recipes) {
 
 my %others = ('README.md' => ['Five lines'], 'docs/operations.md' =>
               ['Watching', 'Unlocking a client',
-               'Access to the API']);
+               'Who may see it']);
 
 for my $file (sort keys %others) {
     my @sections = grep { @{$_->{console}} } @{Page->new($file)->{sections}};
