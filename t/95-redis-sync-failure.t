@@ -37,6 +37,7 @@ subtest 'late answers to questions' => \&late_questions;
 subtest 'lost answers and killed workers' => \&lost_and_killed;
 subtest 'a Redis that is down' => \&away;
 subtest 'a Redis that restarts without its counters' => \&restarted;
+subtest 'more times than memory' => \&times;
 subtest 'more keys than memory' => \&full;
 subtest 'late reports' => \&late;
 subtest 'what must be asked' => \&must_be_asked;
@@ -389,6 +390,34 @@ sub restarted {
         return $state && sum0(unpack 'x10 v*', $state) >= 40;
     }, 'what was not reported');
     pass('Redis is told what it can not know');
+}
+
+
+# A log has room for so many times that wait for Redis, and for any number of
+# requests.
+
+sub times {
+    my %conf = (zone => 'algorithm=sliding_log', rate => '1000r/1h');
+    my ($gateway, $other) = map { gateway(%conf) } 1 .. 2;
+    my $n = admitted(ask($gateway, 'times', 5));
+    my %seen;
+
+    Gateway::await(sub { !figures($gateway)->{pending} }, 'reports');
+    $redis->pause;
+
+    while (keys %seen < 150) {
+        $seen{int(time * 1000)}++;
+        $n += admitted(ask($gateway, 'times', 1));
+    }
+
+    $redis->resume;
+    Gateway::await(sub { !figures($gateway)->{pending} }, 'reports');
+
+    my ($answer) = ask($other, 'times', 1);
+
+    is($answer->{field}{'x-ratelimit-remaining'}, 1000 - $n - 1,
+       "$n are counted");
+    is(figures($gateway)->{dropped}, 0, 'none is dropped');
 }
 
 

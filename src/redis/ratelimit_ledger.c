@@ -27,12 +27,16 @@ static int ratelimit_ledger_admits(const ratelimit_ledger_t *ledger,
     const ratelimit_ledger_account_t *account, const ratelimit_rule_t *rule,
     uint64_t cost, uint64_t now, ratelimit_ledger_e bound);
 static ratelimit_delta_t *ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_account_t *account, uint64_t stamp, uint64_t now);
+    ratelimit_ledger_account_t *account, uint64_t stamp, uint64_t now,
+    ratelimit_ledger_e bound);
 static ratelimit_delta_t *ratelimit_ledger_fold(ratelimit_ledger_t *ledger,
-    ratelimit_delta_t *list, uint32_t n, uint64_t stamp);
+    ratelimit_delta_t *list, uint32_t n, uint64_t stamp,
+    ratelimit_ledger_e bound);
+static ratelimit_delta_t *ratelimit_ledger_newest(ratelimit_delta_t *list,
+    uint32_t n, uint64_t stamp);
 static int ratelimit_ledger_add(ratelimit_ledger_t *ledger,
     ratelimit_ledger_segment_t *segment, ratelimit_ledger_account_t *account,
-    uint64_t cost, uint64_t stamp, uint64_t now);
+    uint64_t cost, uint64_t stamp, uint64_t now, ratelimit_ledger_e bound);
 static void ratelimit_ledger_mark(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_segment_t *segment);
 static int ratelimit_ledger_dirty(const ratelimit_ledger_t *ledger, size_t i);
@@ -248,7 +252,8 @@ ratelimit_ledger_charge(ratelimit_ledger_t *ledger,
 
     rc = account
          && ratelimit_ledger_admits(ledger, account, id->rule, cost, now, bound)
-         && ratelimit_ledger_add(ledger, segment, account, cost, stamp, now);
+         && ratelimit_ledger_add(ledger, segment, account, cost, stamp, now,
+                                 bound);
 
     ratelimit_unlock(&segment->lock);
 
@@ -272,7 +277,7 @@ ratelimit_ledger_debit(ratelimit_ledger_t *ledger,
     }
 
     rc = account && ratelimit_ledger_add(ledger, segment, account, cost, stamp,
-                                         now);
+                                         now, RATELIMIT_LEDGER_NOTHING);
 
     ratelimit_unlock(&segment->lock);
 
@@ -288,7 +293,7 @@ ratelimit_ledger_debit(ratelimit_ledger_t *ledger,
 static int
 ratelimit_ledger_add(ratelimit_ledger_t *ledger,
     ratelimit_ledger_segment_t *segment, ratelimit_ledger_account_t *account,
-    uint64_t cost, uint64_t stamp, uint64_t now)
+    uint64_t cost, uint64_t stamp, uint64_t now, ratelimit_ledger_e bound)
 {
     ratelimit_delta_t  *delta;
 
@@ -296,7 +301,7 @@ ratelimit_ledger_add(ratelimit_ledger_t *ledger,
         return 1;
     }
 
-    delta = ratelimit_ledger_delta(ledger, account, stamp, now);
+    delta = ratelimit_ledger_delta(ledger, account, stamp, now, bound);
 
     if (delta == NULL) {
         return 0;
@@ -316,7 +321,8 @@ ratelimit_ledger_add(ratelimit_ledger_t *ledger,
 
 static ratelimit_delta_t *
 ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
-    ratelimit_ledger_account_t *account, uint64_t stamp, uint64_t now)
+    ratelimit_ledger_account_t *account, uint64_t stamp, uint64_t now,
+    ratelimit_ledger_e bound)
 {
     uint32_t            i, n;
     unsigned            open;
@@ -333,7 +339,7 @@ ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
     }
 
     if (n == ledger->ndeltas || (n && ledger->drips)) {
-        delta = ratelimit_ledger_fold(ledger, list, n, stamp);
+        delta = ratelimit_ledger_fold(ledger, list, n, stamp, bound);
 
         if (delta || n == ledger->ndeltas) {
             return delta;
@@ -359,12 +365,12 @@ ratelimit_ledger_delta(ratelimit_ledger_t *ledger,
 /*
  * Of so many windows the oldest one is past.  In a bucket what was taken at
  * about the same time was taken at the later time: that returns too late,
- * rather than too early.
+ * rather than too early.  The same is true of a log if Redis can't be asked.
  */
 
 static ratelimit_delta_t *
 ratelimit_ledger_fold(ratelimit_ledger_t *ledger, ratelimit_delta_t *list,
-    uint32_t n, uint64_t stamp)
+    uint32_t n, uint64_t stamp, ratelimit_ledger_e bound)
 {
     uint32_t            i;
     ratelimit_delta_t  *delta;
@@ -385,7 +391,8 @@ ratelimit_ledger_fold(ratelimit_ledger_t *ledger, ratelimit_delta_t *list,
     }
 
     if (ledger->stamps == 0) {
-        return NULL;
+        return (bound == RATELIMIT_LEDGER_LEASE)
+               ? NULL : ratelimit_ledger_newest(list, n, stamp);
     }
 
     delta = list;
@@ -402,6 +409,36 @@ ratelimit_ledger_fold(ratelimit_ledger_t *ledger, ratelimit_delta_t *list,
     delta->refunded = 0;
     ratelimit_store_barrier();
     delta->stamp = stamp;
+
+    return delta;
+}
+
+
+/* the latest time of a full list, which becomes this one; NULL if it is none */
+
+static ratelimit_delta_t *
+ratelimit_ledger_newest(ratelimit_delta_t *list, uint32_t n, uint64_t stamp)
+{
+    uint32_t            i;
+    ratelimit_delta_t  *delta;
+
+    if (stamp == RATELIMIT_LATEST) {
+        return NULL;
+    }
+
+    delta = NULL;
+
+    for (i = 0; i < n; i++) {
+        if (list[i].stamp != RATELIMIT_LATEST
+            && (delta == NULL || list[i].stamp > delta->stamp))
+        {
+            delta = &list[i];
+        }
+    }
+
+    if (delta) {
+        delta->stamp = ratelimit_max(delta->stamp, stamp);
+    }
 
     return delta;
 }
@@ -445,7 +482,8 @@ ratelimit_ledger_refund(ratelimit_ledger_t *ledger,
     delta = NULL;
 
     if (account) {
-        delta = ratelimit_ledger_delta(ledger, account, stamp, now);
+        delta = ratelimit_ledger_delta(ledger, account, stamp, now,
+                                       RATELIMIT_LEDGER_NOTHING);
     }
 
     if (delta) {

@@ -60,6 +60,7 @@ static unsigned ledger_cut(ledger_taken_t *taken, uint64_t now,
 static void ledger_bounds(void);
 static void ledger_batches(void);
 static void ledger_stamps(void);
+static void ledger_times(void);
 static void ledger_full(void);
 static void ledger_merged(void);
 static void ledger_client(fleet_t *f, int number, void *data);
@@ -311,7 +312,7 @@ ledger_batches(void)
 }
 
 
-/* of windows the oldest is past; times of a bucket are folded, a log is full */
+/* of windows the oldest is past; times of a bucket are folded */
 
 static void
 ledger_stamps(void)
@@ -353,6 +354,21 @@ ledger_stamps(void)
            && taken.last.batch[0].added == 100
            && taken.last.batch[1].added == 1,
            "what a bucket gave at about one time is one delta");
+}
+
+
+/* times of a log are kept, and folded when the list is full */
+
+static void
+ledger_times(void)
+{
+    int                     i, good;
+    uint64_t                last;
+    ledger_taken_t          taken;
+    ratelimit_delta_t      *delta;
+    ratelimit_ledger_id_t   id;
+
+    memset(&taken, 0, sizeof(ledger_taken_t));
 
     ledger_make(RATELIMIT_SLIDING_LOG, 0, 1 << 20);
     ledger_grant(1, 1000, 1000, 1000, NOW);
@@ -365,6 +381,26 @@ ledger_stamps(void)
 
     tap_ok(good == RATELIMIT_LEDGER_DELTAS,
            "a log keeps each time, as long as there is room");
+
+    id = ledger_id(1);
+    last = NOW + (i - 1) * 1000;
+
+    good = ratelimit_ledger_charge(&ledger, &id, 5, last, NOW,
+                                   RATELIMIT_LEDGER_SHARE, fleet.me)
+           && ratelimit_ledger_refund(&ledger, &id, 2, last - 1000, NOW,
+                                      fleet.me)
+           && !ratelimit_ledger_refund(&ledger, &id, 1, RATELIMIT_LATEST, NOW,
+                                       fleet.me);
+
+    (void) ledger_cut(&taken, NOW, 0);
+
+    delta = &taken.last.batch[RATELIMIT_LEDGER_DELTAS - 1];
+
+    tap_ok(good && taken.last.nbatch == RATELIMIT_LEDGER_DELTAS
+           && delta->stamp == last && delta->added == 6
+           && delta->refunded == 2
+           && delta[-1].stamp == NOW + (RATELIMIT_LEDGER_DELTAS - 2) * 1000,
+           "then its last time takes what Redis can't be asked about");
 }
 
 
@@ -658,6 +694,7 @@ main(void)
     ledger_bounds();
     ledger_batches();
     ledger_stamps();
+    ledger_times();
     ledger_full();
     ledger_merged();
     ledger_kill(600);
