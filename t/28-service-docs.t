@@ -1,14 +1,18 @@
 #!/usr/bin/perl
 
 # docs/service.md: every file and command of the page, and every example that
-# it names, are run.
+# it names, are run.  There is no Envoy here: its configuration is checked
+# against Envoy's own messages, and a client sends what Envoy would.
 
 use strict;
 use warnings;
 
 use Cwd qw(getcwd);
 use File::Copy qw(copy);
+use File::Temp;
+use JSON::PP;
 use Test::More;
+use YAML::XS;
 
 use lib 't/lib';
 use Clients;
@@ -16,6 +20,7 @@ use Gateway;
 use Page;
 use RedisServer;
 use RuleFiles;
+use ServiceCalls;
 
 my $root = getcwd();
 my $page = Page->new('docs/service.md');
@@ -24,6 +29,7 @@ my %section = map { ($_->{title} => $_) } @{$page->{sections}};
 subtest 'Rule files' => \&rule_files;
 subtest $_->{title} => \&run, $_
     for grep { @{$_->{console}} } @{$page->{sections}};
+subtest "Envoy's configuration" => \&envoy;
 
 done_testing();
 
@@ -103,14 +109,11 @@ sub run {
         $conf = $file;
     }
 
-    my $h2 = Gateway::free_port();
     my $redis = $conf =~ /ratelimit_redis/ ? RedisServer->start : undef;
 
-    $conf = Page::with_paths($conf) =~ s/:8080\b/:PORT/gr
-            =~ s/:8081\b/:$h2/gr =~ s{ rules/}{ $root/docs/examples/rules/}gr;
     $conf =~ s{:6379  timeout=\w+}{:$redis->{port}  timeout=5s} if $redis;
 
-    my $gateway = Gateway->start(http => $conf);
+    my ($gateway, $h2) = start($conf);
     my $shell = Page->shell(dir => $gateway->{dir}, ports => {
         8080 => $gateway->{port}, 8081 => $h2,
     });
@@ -133,4 +136,100 @@ sub run {
     }
 
     is($gateway->complaints, '', 'nothing is wrong with nginx');
+}
+
+
+# an example, and the port that is 8081 there
+
+sub start {
+    my ($conf) = @_;
+
+    my $h2 = Gateway::free_port();
+
+    return (Gateway->start(http => Page::with_paths($conf)
+                =~ s/:8080\b/:PORT/gr =~ s/:8081\b/:$h2/gr
+                =~ s{ rules/}{ $root/docs/examples/rules/}gr), $h2);
+}
+
+
+sub envoy {
+    my $text = Page::slurp('docs/examples/envoy.yaml');
+    my @parts = Page::blocks($section{"As Envoy's rate limit service"}{body},
+                             'text');
+
+    cmp_ok(scalar @parts, '>=', 3, 'there are parts of it on the page');
+    ok(within($_, $text), 'the file has what the page has') for @parts;
+
+    my $said = envoy_says($text);
+
+    is_deeply($said->{wrong}, [], 'Envoy knows every field');
+    is_deeply($said->{address},
+              { address => 'ratelimit.example', port_value => 8081 },
+              'the service is where the page says');
+    is($said->{calls}[2], undef, 'without the field nothing is asked');
+
+    my ($gateway, $h2) = start(Page::slurp('docs/examples/service.conf'));
+    my ($marketing, $receipt) = @{$said->{calls}};
+    my @codes = map { $_->{response}{overall_code} }
+                ServiceCalls::grpc($h2, ($marketing) x 6, ($receipt) x 6);
+    my @health = map { ServiceCalls::health($h2, $_) } @{$said->{health}};
+
+    is("@codes", join(' ', ('OK') x 5, 'OVER_LIMIT', ('OK') x 6),
+       'the sixth message of a day is refused');
+    is("@health", 'SERVING', 'and the check of health is answered');
+
+    mistakes($text);
+}
+
+
+# what would be seen
+
+sub mistakes {
+    my ($text) = @_;
+
+    for (['domain', 'domian', qr/RateLimit has no "domian"/],
+         ['V3', 'V4', qr/"V4" is no ApiVersion/],
+         ['0.05s', '50ms', qr/"50ms" is not a duration/],
+         [': false', ': "no"', qr/"no" is not of type bool/],
+         ['unhealthy_threshold: 2', '', qr/"unhealthy_threshold" is missing/],
+         ['x-message-type', 'x message', qr/breaks the rule "well_known/],
+         ['grpc_health_check: { service_name: ratelimit }',
+          'alt_port: 1', qr/0 of "health_checker"/])
+    {
+        my ($from, $to, $expected) = @$_;
+        my $said = envoy_says($text =~ s/^[^#\n]*?\K\Q$from\E/$to/mr);
+
+        like(join("\n", @{$said->{wrong}}), $expected, "not $from");
+    }
+}
+
+
+# a configuration as JSON, and what Envoy makes of it
+
+sub envoy_says {
+    my ($text) = @_;
+
+    local $ENV{NODE_PATH} = "$root/build/npm/node_modules";
+    local $YAML::XS::Boolean = 'JSON::PP';
+
+    my $file = File::Temp->new;
+    my @fields = map { "'$_'" } '{"x-message-type":"marketing"}',
+                                '{"x-message-type":"receipt"}', '{}';
+
+    print $file encode_json(Load($text));
+    close $file;
+
+    return decode_json(`node t/node/envoy.js @fields < $file`);
+}
+
+
+# a part, whatever its indentation
+
+sub within {
+    my ($part, $text) = @_;
+
+    my $lines = join '\n', map { length ? "\\1\Q$_\E" : '' }
+                           split /\n/, $part;
+
+    return $text =~ /^(?=(\ *))$lines$/m;
 }

@@ -6,7 +6,6 @@
 use strict;
 use warnings;
 
-use JSON::PP;
 use Test::More;
 
 use lib 't/lib';
@@ -69,25 +68,7 @@ done_testing();
 
 # what a client of gRPC gets for each message
 
-sub calls {
-    return calls_at($h2, @_);
-}
-
-
-sub calls_at {
-    my ($port, @messages) = @_;
-
-    local $ENV{NODE_PATH} = 'build/npm/node_modules';
-
-    my $input = "$gateway->{dir}/calls";
-
-    open my $file, '>', $input or die $!;
-    print $file map { encode_json($_) . "\n" } @messages;
-    close $file;
-
-    return map { decode_json($_) }
-           `node t/node/service.js 127.0.0.1:$port < $input`;
-}
+sub calls { return ServiceCalls::grpc($h2, @_) }
 
 
 sub message {
@@ -261,9 +242,9 @@ sub bodies {
            "$size bytes");
     }
 
-    my @answers = calls_at($small, map { message('basic', 'many', $_) }
-                                       'y' x 30_000, 'y' x 40_000,
-                                       'y' x 3_000_000, 'z');
+    my @answers = ServiceCalls::grpc(
+        $small, map { message('basic', 'many', $_) }
+                'y' x 30_000, 'y' x 40_000, 'y' x 3_000_000, 'z');
 
     is($answers[0]{response}{statuses}[0]{limit_remaining}, 3_999_999,
        'with a small buffer');

@@ -249,32 +249,14 @@ sub down {
     is(answer($calls, 'basic', { one => 'a' }),
        "503 {\"error\":\"the counters can not be reached\"}\n", 'refused');
 
-    my @said = grpc($gateway, $h2, '{"health":""}',
-                    '{"domain":"basic","descriptors":[{"entries":'
-                    . '[{"key":"one","value":"a"}]}]}');
+    my @said = ServiceCalls::grpc($h2, { health => '' },
+                    ServiceCalls::message('basic', { one => 'a' }));
 
     is($said[1]{status}, 'UNAVAILABLE', 'by gRPC, too');
     is(Gateway::await(sub {
         answer($calls, 'basic', { one => 'a' });
-        return (grpc($gateway, $h2, '{"health":""}'))[0]{response}{status}
-               eq 'NOT_SERVING';
+        return ServiceCalls::health($h2, '') eq 'NOT_SERVING';
     }, 'the health'), 1, 'which is not well');
-}
-
-
-sub grpc {
-    my ($gateway, $h2, @lines) = @_;
-
-    local $ENV{NODE_PATH} = 'build/npm/node_modules';
-
-    my $input = "$gateway->{dir}/calls";
-
-    open my $file, '>', $input or die $!;
-    print $file map { "$_\n" } @lines;
-    close $file;
-
-    return map { decode_json($_) }
-           `node t/node/service.js 127.0.0.1:$h2 < $input`;
 }
 
 
@@ -338,7 +320,7 @@ sub unanswered {
     my $pid = fork // die $!;
 
     if (!$pid) {
-        my ($said) = grpc($gateway, $h2, "{\"cancel\":\"$go\",$call}");
+        my ($said) = ServiceCalls::grpc($h2, "{\"cancel\":\"$go\",$call}");
 
         POSIX::_exit($said->{status} eq 'CANCELLED' ? 0 : 1);
     }
@@ -378,7 +360,7 @@ sub together {
 
     if (!$pid) {
         my @codes = sort map { $_->{response}{overall_code} }
-                    grpc($gateway, $h2, @lines);
+                    ServiceCalls::grpc($h2, @lines);
         my $file = IO::File->new($results, 'w');
 
         print $file "@codes";
@@ -437,8 +419,7 @@ sub health {
         my ($expected) = @_;
 
         return Gateway::await(sub {
-            (grpc($gateway, $h2, '{"health":"ratelimit"}'))[0]{response}{status}
-            eq $expected
+            ServiceCalls::health($h2, 'ratelimit') eq $expected
         }, $expected);
     };
 

@@ -8,10 +8,13 @@ package ServiceCalls;
 #
 # A descriptor is a hash, or a list of keys and values; what begins with a dash
 # are members of the descriptor: -hitsAddend, -limit, -isNegativeHits.
+#
+#     my @answers = ServiceCalls::grpc($port, { domain => 'auth', ... });
 
 use strict;
 use warnings;
 
+use File::Temp;
 use JSON::PP;
 
 
@@ -71,6 +74,32 @@ sub ask {
     $answer->{json} = eval { decode_json($answer->{body}) };
 
     return $answer;
+}
+
+
+# what a client of gRPC gets for each message, or text of JSON
+
+sub grpc {
+    my ($port, @messages) = @_;
+
+    local $ENV{NODE_PATH} = 'build/npm/node_modules';
+
+    my $input = File::Temp->new;
+
+    print $input map { (ref $_ ? encode_json($_) : $_) . "\n" } @messages;
+    close $input;
+
+    return map { decode_json($_) }
+           `node t/node/service.js 127.0.0.1:$port < $input`;
+}
+
+
+sub health {
+    my ($port, $name) = @_;
+
+    my ($said) = grpc($port, { health => $name });
+
+    return $said->{response}{status};
 }
 
 
