@@ -38,6 +38,7 @@ subtest "by $_, a batch and one counter twice" => \&twice, $_
     for grep { $_ ne 'leaky_bucket' } algorithms();
 subtest 'two gateways' => \&two_gateways;
 subtest 'Redis is down' => \&down;
+subtest 'Redis goes down, and a refusal is known' => \&refusal_known;
 subtest 'a deadline, and clients that leave' => \&unanswered;
 subtest 'many calls on one connection' => \&together;
 subtest 'a reload while calls wait' => \&reload;
@@ -241,7 +242,7 @@ sub down {
 
     $gateway->reload(config('algorithm=fixed_window fail=open', 0, $port));
     is(answer($calls, 'basic', [one => 'a', -hitsAddend => 9]),
-       'OK OK(5 of 5/DAY)', 'admitted');
+       'OK OK', 'admitted; what is left is not known');
 
     my $h2 = Gateway::free_port();
 
@@ -257,6 +258,28 @@ sub down {
         answer($calls, 'basic', { one => 'a' });
         return ServiceCalls::health($h2, '') eq 'NOT_SERVING';
     }, 'the health'), 1, 'which is not well');
+}
+
+
+# other limits can't be asked then: they are not shown as whole
+
+sub refusal_known {
+    $redis->call('FLUSHALL');
+
+    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my ($gateway, $calls) = gateway('algorithm=fixed_window', 0,
+                                    $scripted->{port});
+
+    answer($calls, 'basic', [one => 'a', -hitsAddend => 5], { two => 'a' });
+    is(answer($calls, 'basic', { one => 'a' }, { two => 'a' }),
+       'OVER_LIMIT OVER_LIMIT(0 of 5/DAY) OK(2 of 3/DAY)', 'Redis is asked');
+
+    $scripted->play('refuse');
+    is(Gateway::await(sub {
+        answer($calls, 'basic', { one => 'a' }, { two => 'a' })
+            =~ /^(OVER_LIMIT OVER_LIMIT\(0 of 5\/DAY\) OK)(?:\(3.*)?$/ && $&;
+    }, 'a server that is marked down'),
+       'OVER_LIMIT OVER_LIMIT(0 of 5/DAY) OK', 'Redis is down');
 }
 
 

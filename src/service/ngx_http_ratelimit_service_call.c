@@ -639,6 +639,12 @@ ngx_http_ratelimit_service_status(ngx_http_ratelimit_call_t *call,
         status->code = RATELIMIT_ANSWER_OVER_LIMIT;
     }
 
+    /* a limit that could not be asked: what is left of it is not known */
+
+    if (item->verdict.remaining == UINT64_MAX) {
+        return;
+    }
+
     status->limited = 1;
     status->requests = rule != NULL ? rule->requests : d->requests;
     status->unit = rule != NULL ? rule->unit : (ratelimit_unit_e) d->unit;
