@@ -164,7 +164,7 @@ sub envoy {
 
     is_deeply($said->{wrong}, [], 'Envoy knows every field');
     is_deeply($said->{address},
-              { address => 'ratelimit.example', port_value => 8081 },
+              { address => '127.0.0.1', port_value => 8081 },
               'the service is where the page says');
     is($said->{calls}[2], undef, 'without the field nothing is asked');
 
