@@ -13,7 +13,7 @@
 
 
 /* an alias may stand for the list that it is in */
-#define RATELIMIT_LOAD_DEPTH  64
+#define RATELIMIT_LOAD_DEPTH  1000
 #define RATELIMIT_LOAD_NODES  2000000
 
 

@@ -18,6 +18,7 @@
 #define DOMAIN_TEXT     (1 << 20)
 #define DOMAIN_ENTRIES  8
 #define DOMAIN_RULES    10000
+#define DOMAIN_LEVELS   490
 
 
 typedef void (*domain_case_pt)(const char *title, char *file, char *answers);
@@ -49,6 +50,7 @@ static void domain_error_case(const char *title, char *file, char *answers);
 static void domain_test_garbage(void);
 static void domain_test_bytes(void);
 static void domain_test_many(void);
+static void domain_test_deep(void);
 static int domain_finds(const ratelimit_domains_t *domains,
     const ratelimit_descriptor_t *domain, unsigned n);
 static double domain_comparisons(const ratelimit_domains_t *domains);
@@ -534,6 +536,51 @@ domain_comparisons(const ratelimit_domains_t *domains)
 }
 
 
+/* levels of descriptors: a level is a list and a map */
+
+static void
+domain_test_deep(void)
+{
+    char                          *text, *p;
+    unsigned                       i;
+    ratelimit_entry_t              entries[DOMAIN_LEVELS];
+    ratelimit_domains_t            domains;
+    ratelimit_domain_error_t       error, warning;
+    const ratelimit_descriptor_t  *domain, *found;
+
+    text = malloc(64 + DOMAIN_LEVELS * 40);
+    p = text + sprintf(text, "{ domain: a");
+
+    for (i = 0; i < DOMAIN_LEVELS; i++) {
+        p += sprintf(p, ", descriptors: [{ key: k");
+
+        entries[i].key.len = 1;
+        entries[i].key.data = (unsigned char *) "k";
+        entries[i].value = entries[i].key;
+    }
+
+    p += sprintf(p, ", rate_limit: { unit: day, requests_per_unit: 7 } ");
+
+    for (i = 0; i < DOMAIN_LEVELS; i++) {
+        p += sprintf(p, "}]");
+    }
+
+    (void) sprintf(p, "}");
+
+    ratelimit_domains_init(&domains, domain_alloc, NULL);
+
+    domain = domain_load(&domains, text, &error, &warning);
+    found = domain ? ratelimit_domain_match(&domains, domain, entries,
+                                            DOMAIN_LEVELS)
+                   : NULL;
+
+    tap_ok(found != NULL && found->requests == 7, "%u levels", DOMAIN_LEVELS);
+
+    free(text);
+    domain_free();
+}
+
+
 /* whatever allocation fails, nothing is lost */
 
 static void
@@ -576,6 +623,7 @@ main(void)
     domain_test_garbage();
     domain_test_bytes();
     domain_test_many();
+    domain_test_deep();
     domain_test_memory();
 
     return tap_done();
