@@ -236,8 +236,13 @@ ratelimit_json_string(ratelimit_json_t *in, unsigned char *out, size_t room)
 
         len = ratelimit_json_append(out, room, len, start, in->p - start);
 
-        if (in->p == in->end || *in->p < 0x20) {
+        if (in->p == in->end) {
             return (size_t) ratelimit_json_error(in, "a text is not ended");
+        }
+
+        if (*in->p < 0x20) {
+            return (size_t) ratelimit_json_error(in, "a text has a control "
+                                                     "character");
         }
 
         if (*in->p++ == '"') {

@@ -271,7 +271,7 @@ static const call_case_t  call_json[] = {
     { "a text that is not ended", call_bytes("{\"domain\":\"d"),
       "! a text is not ended" },
     { "a line end in a text", call_bytes("{\"domain\":\"a\nb\"}"),
-      "! a text is not ended" },
+      "! a text has a control character" },
     { "a text that is not UTF-8", call_bytes("{\"domain\":\"\xff\"}"),
       "! a text is not UTF-8" },
     { "an unknown escape", call_bytes("{\"domain\":\"\\x41\"}"),
