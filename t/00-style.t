@@ -77,6 +77,12 @@ subtest 'text' => sub {
         for @scripts, @confs, 'config', 'Makefile';
 };
 
+subtest 'plain English' => sub {
+    clean($_, check_words($_, slurp($_)))
+        for grep { /^(?:src|docs|ngx|README|CHANGES)/ && !/\.(?:png|svg)$/ }
+            @files;
+};
+
 subtest 'no host of a package mirror' => sub {
     clean($_, check_hosts($_, slurp($_))) for @files;
 };
@@ -604,6 +610,25 @@ sub check_text {
 }
 
 
+# what happens has a named subject: the worker, the request, the client
+
+# sentences are about the client, the worker, the operator; a title may ask
+
+sub check_words {
+    my ($file, $text) = @_;
+
+    my @findings;
+
+    push @findings, [line_of($text, $-[0]), "\"$1\" names no subject"]
+        while $text =~ /(?:\bWho[ ]may[ ]see[ ]it\b|\#who-may-see-it\b)
+                        (*SKIP)(*FAIL)
+                        |\b(who|whom|whoever|nobody|somebody|anybody
+                             |his|her|he|she|anew|away)\b/gix;
+
+    return sort_findings($file, @findings);
+}
+
+
 sub check_hosts {
     my ($file, $text) = @_;
 
@@ -754,6 +779,11 @@ sub self_test_others {
 
     ok(scalar(check_addresses('x.conf', $_)), $_) for @bad;
     ok(!check_addresses('x.conf', $_), $_) for @good;
+
+    ok(scalar(check_words('x.md', "a limit of $_\n")), "the word $_")
+        for qw(who whom nobody anew);
+    ok(!check_words('x.md', $_), 'plain words')
+        for "a limit whose rate is always\n", "## Who may see it\n";
 
     ok(scalar(check_hosts('x', 'http:' . '//x.debian.org/')), 'a mirror');
     ok(scalar(check_text('x', "a\tb\n")), 'a tab');

@@ -308,8 +308,8 @@ uint64_t ratelimit_stamp_above(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, uint64_t stamp, uint64_t part);
 
 /*
- * The stamp to refund what was charged by anyone; the other one is that of a
- * charge that would be made now.
+ * The stamp to refund what any requests have charged; the other one is that of
+ * a charge that would be made now.
  */
 uint64_t ratelimit_stamp_latest(const ratelimit_shape_t *shape,
     uint64_t stamp);
