@@ -106,7 +106,7 @@ ngx_uint_t
 ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
 {
     uint64_t                     now;
-    ngx_uint_t                   i, told, refused;
+    ngx_uint_t                   i, shown, refused;
     ngx_http_ratelimit_redis_t  *redis;
 
     if (ngx_http_ratelimit_self == 0) {
@@ -132,11 +132,11 @@ ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
         return 0;
     }
 
-    told = q->subjects[0].use->told && refused < q->n;
+    shown = q->subjects[0].use->shown && refused < q->n;
 
-    /* a server that is marked down neither tells the rest, nor resets a key */
+    /* a server that is marked down says nothing of the rest, nor of resets */
 
-    if ((told || !ngx_http_ratelimit_redis_resets_known(redis))
+    if ((shown || !ngx_http_ratelimit_redis_resets_known(redis))
         && !ngx_http_ratelimit_redis_is_down(redis,
                               ngx_http_ratelimit_redis_part(&q->subjects[0])))
     {

@@ -166,7 +166,7 @@ ratelimit_ledger_machine(const ratelimit_ledger_t *ledger)
 }
 
 
-/* while another process has the segment, the charge will tell */
+/* while another process has the segment, the charge will find out */
 
 int
 ratelimit_ledger_affords(const ratelimit_ledger_t *ledger,

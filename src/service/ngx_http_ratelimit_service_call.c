@@ -17,7 +17,7 @@ static const char *ngx_http_ratelimit_service_override(ngx_http_request_t *r,
     ngx_http_ratelimit_match_t *match);
 static uint64_t ngx_http_ratelimit_service_cost(ratelimit_call_t *call,
     ratelimit_call_descriptor_t *d);
-static ngx_int_t ngx_http_ratelimit_service_tell(ngx_http_request_t *r,
+static ngx_int_t ngx_http_ratelimit_service_show_all(ngx_http_request_t *r,
     ngx_http_ratelimit_call_t *call);
 static ngx_int_t ngx_http_ratelimit_service_decide(ngx_http_request_t *r,
     ngx_http_ratelimit_call_t *call, ngx_uint_t n);
@@ -186,7 +186,7 @@ ngx_http_ratelimit_service_match(ngx_http_request_t *r,
 
     if (ngx_http_ratelimit_match_all(call->matches, c->ndescriptors, r->pool)
         != NGX_OK
-        || (n > 1 && ngx_http_ratelimit_service_tell(r, call) != NGX_OK))
+        || (n > 1 && ngx_http_ratelimit_service_show_all(r, call) != NGX_OK))
     {
         return NGX_ERROR;
     }
@@ -272,7 +272,7 @@ ngx_http_ratelimit_service_cost(ratelimit_call_t *call,
 /* each limit has a status, also beside one that is known to refuse */
 
 static ngx_int_t
-ngx_http_ratelimit_service_tell(ngx_http_request_t *r,
+ngx_http_ratelimit_service_show_all(ngx_http_request_t *r,
     ngx_http_ratelimit_call_t *call)
 {
     ngx_uint_t                   i;
@@ -292,7 +292,7 @@ ngx_http_ratelimit_service_tell(ngx_http_request_t *r,
         }
 
         *use = *match->use;
-        use->told = 1;
+        use->shown = 1;
         match->use = use;
     }
 

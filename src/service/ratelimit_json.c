@@ -16,6 +16,7 @@ static int ratelimit_json_name(ratelimit_json_t *in,
     const ratelimit_json_member_t *members, unsigned *seen);
 static int ratelimit_json_find(const ratelimit_json_member_t *members,
     const unsigned char *name, size_t len);
+static int ratelimit_json_take(ratelimit_json_t *in, unsigned char ch);
 static int ratelimit_json_literal(ratelimit_json_t *in, const char *word);
 static size_t ratelimit_json_append(unsigned char *out, size_t room,
     size_t len, const unsigned char *text, size_t n);
@@ -161,7 +162,9 @@ ratelimit_json_blank(ratelimit_json_t *in)
 }
 
 
-int
+/* whether this is next: then it is passed over */
+
+static int
 ratelimit_json_take(ratelimit_json_t *in, unsigned char ch)
 {
     if (!ratelimit_json_blank(in) || *in->p != ch) {

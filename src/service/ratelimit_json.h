@@ -47,9 +47,6 @@ int ratelimit_json_error(ratelimit_json_t *in, const char *reason);
 /* passes blanks over; returns 0 at the end */
 int ratelimit_json_blank(ratelimit_json_t *in);
 
-/* whether this is next: then it is passed over */
-int ratelimit_json_take(ratelimit_json_t *in, unsigned char ch);
-
 /* members are listed up to one without a name; one that is null is not read */
 void ratelimit_json_object(ratelimit_json_t *in,
     const ratelimit_json_member_t *members, void *object);

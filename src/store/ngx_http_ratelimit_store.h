@@ -75,8 +75,8 @@ typedef struct {
                                                  the status is known */
     ngx_uint_t                      settles;  /* a request may turn out to cost
                                                  more than the ceiling */
-    ngx_uint_t                      told;     /* its verdict is told, also where
-                                                 another limit refuses */
+    ngx_uint_t                      shown;    /* its verdict is needed, even
+                                                 if another limit refuses */
     ngx_http_ratelimit_hold_e       refusals_hold;  /* of one name all alike */
     ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
@@ -165,7 +165,7 @@ typedef enum {
  * What a store does with a query whose limits all are its own.
  *
  * recall  whether a limit is known to refuse before the store is asked, and all
- *         that are told do: then all verdicts are set.  NULL if the store
+ *         that are shown do: then all verdicts are set.  NULL if the store
  *         remembers no refusals.
  * decide  NGX_OK     decided: allowed and all verdicts are set, those of shared
  *                    memory as far as ratelimit_table_decide() sets them

@@ -17,7 +17,7 @@
 
 
 static void ratelimit_migrate_inherit(uint64_t *heir, uint64_t n);
-static int ratelimit_migrate_look(ratelimit_place_t *place,
+static int ratelimit_migrate_search(ratelimit_place_t *place,
     ratelimit_table_t *older, const ratelimit_rule_t *rule,
     ratelimit_lockset_t *set);
 static int ratelimit_migrate_find(ratelimit_place_t *place,
@@ -164,7 +164,7 @@ ratelimit_migrate_counter(ratelimit_place_t *place,
 
     for (older = place->active->older; older; older = older->older) {
 
-        if (!ratelimit_migrate_look(place, older, rule, set)) {
+        if (!ratelimit_migrate_search(place, older, rule, set)) {
             return 0;
         }
 
@@ -180,7 +180,7 @@ ratelimit_migrate_counter(ratelimit_place_t *place,
 /* where the counter was, then where it is if it was taken from there */
 
 static int
-ratelimit_migrate_look(ratelimit_place_t *place, ratelimit_table_t *older,
+ratelimit_migrate_search(ratelimit_place_t *place, ratelimit_table_t *older,
     const ratelimit_rule_t *rule, ratelimit_lockset_t *set)
 {
     uint64_t            period;

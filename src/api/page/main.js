@@ -1,7 +1,7 @@
 'use strict';
 
 // The page: it asks the server each second while it is visible, and hands
-// what it is told to the parts.
+// what it learns to the parts.
 
 const PERIOD = 1000;        // milliseconds from question to question
 

@@ -219,7 +219,7 @@ end
 
 local reply, length, size = { echo, pack('<I8', now), '' }, 3, 8 + 36 * n
 
-local function tell(key, lease, standing, share)
+local function append(key, lease, standing, share)
     local state, flags = read('GET', key), 1
 
     if not state or #state == 0 then
@@ -260,7 +260,7 @@ if op == 'x' then
         end
 
         save(KEYS[n + i], before, others, questions, kept)
-        tell(key, lease, small, share)
+        append(key, lease, small, share)
     end
 
     return concat(reply)
@@ -445,7 +445,7 @@ reply[3], size = verdicts, size + #verdicts
 for i = 1, n do
     local limit = limits[i]
 
-    tell(limit.key, limit.lease, limit.small, limit.share)
+    append(limit.key, limit.lease, limit.small, limit.share)
 end
 
 return concat(reply)
