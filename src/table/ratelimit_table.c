@@ -10,7 +10,7 @@
 #include "table/ratelimit_table_slot.h"
 
 
-#define RATELIMIT_MAGIC          0x3274696d696c7472ULL
+#define RATELIMIT_MAGIC          0x3374696d696c7472ULL
 
 /*
  * Small zones have segments of few slots, so that workers rarely meet in one;
@@ -24,8 +24,12 @@
 #define RATELIMIT_TABLE_MIN      8192
 #define RATELIMIT_BLOCKS_MIN     2
 
-/* from so many classes on rules that drip nearly alike share one */
-#define RATELIMIT_CLASSES_EXACT  (RATELIMIT_CLASSES / 2)
+/* classes of a small table; a larger one has one more each so many bytes */
+#define RATELIMIT_CLASSES_MIN    256
+#define RATELIMIT_CLASSES_BYTES  256
+
+/* so many are kept for rules that share one, more than there can be */
+#define RATELIMIT_CLASSES_ROUGH  184
 
 /* slots for 100 blocks, in lines of 8: up to this load no key is displaced */
 #define RATELIMIT_SLOTS_PER_100  150
@@ -35,11 +39,16 @@ static void ratelimit_table_set_kind(ratelimit_table_t *table,
     const ratelimit_shape_t *shape, uint32_t packed);
 static int ratelimit_table_cut(ratelimit_table_t *table, void *memory,
     size_t size);
+static size_t ratelimit_table_classes(ratelimit_table_t *table, size_t size);
 static size_t ratelimit_table_slots(ratelimit_table_t *table, size_t size);
 static size_t ratelimit_table_align(size_t size);
 static uint32_t ratelimit_table_epoch_shift(uint32_t nlines);
 static uint32_t ratelimit_table_segments(size_t slots);
-static uint64_t ratelimit_table_rough_period(const ratelimit_rule_t *rule);
+static void ratelimit_table_add_class(ratelimit_table_t *table,
+    const ratelimit_rule_t *rule);
+static uint32_t ratelimit_table_exact_classes(const ratelimit_table_t *table);
+static uint64_t ratelimit_table_rough_period(const ratelimit_table_t *table,
+    const ratelimit_rule_t *rule);
 static uint64_t ratelimit_table_own_evictions(const ratelimit_table_t *table);
 
 
@@ -138,17 +147,19 @@ ratelimit_table_set_kind(ratelimit_table_t *table,
 static int
 ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
 {
-    size_t          rest, slots, most;
+    size_t          head, rest, slots, most;
     unsigned char  *p;
 
     p = memory;
-    rest = ratelimit_table_align(sizeof(ratelimit_header_t));
+    head = ratelimit_table_align(sizeof(ratelimit_header_t));
+    rest = head + ratelimit_table_classes(table, size);
 
     if (size < rest + RATELIMIT_TABLE_MIN) {
         return 0;
     }
 
     table->header = memory;
+    table->classes = (uint64_t *) (p + head);
 
     p += rest;
     rest = size - rest;
@@ -188,6 +199,30 @@ ratelimit_table_cut(ratelimit_table_t *table, void *memory, size_t size)
                                       * table->block_size);
 
     return table->nblocks >= RATELIMIT_BLOCKS_MIN;
+}
+
+
+/*
+ * How many bytes the classes of a table of this size take.  Where a state tells
+ * the time, a few are enough, as rules can share them.
+ */
+
+static size_t
+ratelimit_table_classes(ratelimit_table_t *table, size_t size)
+{
+    size_t  n;
+
+    n = RATELIMIT_CLASSES_MIN;
+
+    if (table->algorithm->past) {
+        n = ratelimit_max(n, size / RATELIMIT_CLASSES_BYTES);
+        n = ratelimit_min(n, RATELIMIT_CLASSES);
+    }
+
+    table->nclasses = (uint32_t) n;
+
+    return ratelimit_table_align(n * (table->kind.drips ? 2 : 1)
+                                 * sizeof(uint64_t));
 }
 
 
@@ -331,7 +366,6 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
     const ratelimit_rule_t *rule, uint32_t me)
 {
     uint64_t             horizon;
-    ratelimit_class_t   *class;
     ratelimit_header_t  *header;
 
     header = table->header;
@@ -367,25 +401,51 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
         __atomic_store_n(&header->horizon, horizon, __ATOMIC_RELAXED);
     }
 
-    if (header->nclasses < RATELIMIT_CLASSES
+    if (header->nclasses < table->nclasses
         && ratelimit_table_class(table, rule) == 0)
     {
-        class = &header->classes[header->nclasses];
-
-        if (header->nclasses < RATELIMIT_CLASSES_EXACT || !table->kind.drips) {
-            class->limit = table->kind.drips ? rule->limit : 1;
-            class->period = rule->period;
-
-        } else {
-            class->limit = 1;
-            class->period = ratelimit_table_rough_period(rule);
-        }
-
-        __atomic_store_n(&header->nclasses, header->nclasses + 1,
-                         __ATOMIC_RELEASE);
+        ratelimit_table_add_class(table, rule);
     }
 
     ratelimit_unlock(&header->lock);
+}
+
+
+static void
+ratelimit_table_add_class(ratelimit_table_t *table,
+    const ratelimit_rule_t *rule)
+{
+    uint32_t           n;
+    ratelimit_class_t  class;
+
+    n = table->header->nclasses;
+    class.limit = rule->limit;
+    class.period = rule->period;
+
+    if (n >= ratelimit_table_exact_classes(table)) {
+        class.limit = 1;
+        class.period = ratelimit_table_rough_period(table, rule);
+    }
+
+    if (table->kind.drips) {
+        table->classes[2 * n] = class.period;
+        table->classes[2 * n + 1] = class.limit;
+
+    } else {
+        table->classes[n] = class.period;
+    }
+
+    __atomic_store_n(&table->header->nclasses, n + 1, __ATOMIC_RELEASE);
+}
+
+
+/* the state of a window tells no time but by its very period */
+
+static uint32_t
+ratelimit_table_exact_classes(const ratelimit_table_t *table)
+{
+    return table->algorithm->past ? table->nclasses
+                                  : table->nclasses - RATELIMIT_CLASSES_ROUGH;
 }
 
 
@@ -393,15 +453,11 @@ int
 ratelimit_table_get_rule(const ratelimit_table_t *table, size_t n,
     ratelimit_rule_t *rule)
 {
-    size_t               known;
-    ratelimit_header_t  *header;
+    size_t             known;
+    ratelimit_class_t  class;
 
-    header = table->header;
-    known = __atomic_load_n(&header->nclasses, __ATOMIC_ACQUIRE);
-
-    if (table->kind.drips) {
-        known = ratelimit_min(known, RATELIMIT_CLASSES_EXACT);
-    }
+    known = __atomic_load_n(&table->header->nclasses, __ATOMIC_ACQUIRE);
+    known = ratelimit_min(known, ratelimit_table_exact_classes(table));
 
     /* the first class is that of rules that found no other */
 
@@ -409,8 +465,10 @@ ratelimit_table_get_rule(const ratelimit_table_t *table, size_t n,
         return 0;
     }
 
-    rule->limit = header->classes[n + 1].limit;
-    rule->period = header->classes[n + 1].period;
+    class = ratelimit_table_get_class(table, n + 1);
+
+    rule->limit = class.limit;
+    rule->period = class.period;
 
     return 1;
 }
@@ -421,21 +479,24 @@ ratelimit_table_rough_class(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule)
 {
     return ratelimit_table_find_class(table, 1,
-                                      ratelimit_table_rough_period(rule));
+                                    ratelimit_table_rough_period(table, rule));
 }
 
 
 /*
- * The time in which one request returns, rounded up by less than a quarter: a
- * slot of this class expires that much too late, never too early.
+ * The period, or the time in which one request drips back, rounded up by less
+ * than a quarter: a slot of this class expires that much too late, never too
+ * early.
  */
 
 static uint64_t
-ratelimit_table_rough_period(const ratelimit_rule_t *rule)
+ratelimit_table_rough_period(const ratelimit_table_t *table,
+    const ratelimit_rule_t *rule)
 {
     uint64_t  time, unit;
 
-    time = ratelimit_div_ceil(rule->period, rule->limit);
+    time = ratelimit_div_ceil(rule->period,
+                              table->kind.drips ? rule->limit : 1);
 
     for (unit = 1; time / unit >= 8; unit *= 2) { /* void */ }
 

@@ -92,12 +92,15 @@ struct ratelimit_table_s {
     void                           *data;     /* the caller's */
 
     ratelimit_header_t             *header;
+    uint64_t                       *classes;  /* periods; where it drips, each
+                                                 with a limit behind it */
     ratelimit_segment_t            *segments;
     ratelimit_slot_t               *slots;
     unsigned char                  *blocks;
     uint32_t                       *owners;   /* of blocks: slots, from 1 on */
 
     uint32_t                        packed;   /* the argument of open */
+    uint32_t                        nclasses; /* there is room for */
     uint32_t                        nsegments;
     uint32_t                        spread;   /* the same, also when another
                                                  table has taken them */
@@ -176,7 +179,7 @@ void ratelimit_table_add_rule(ratelimit_table_t *table,
 /*
  * Limit, which is 1 where it makes no difference to when counters expire, and
  * period of the n'th kind of rule that was added, from 0 on; returns 0 if there
- * are not so many.  Of rules that drip not all are known by themselves.
+ * are not so many.  Of rules that share a class none is known by itself.
  */
 int ratelimit_table_get_rule(const ratelimit_table_t *table, size_t n,
     ratelimit_rule_t *rule);

@@ -87,7 +87,8 @@ ratelimit_evict_bound(const ratelimit_table_t *table, uint64_t id,
         return 0;
     }
 
-    period = table->header->classes[ratelimit_slot_class(id)].period;
+    period = ratelimit_table_get_class(table,
+                                       ratelimit_slot_class(id)).period;
 
     state[0] = table->algorithm->past(&table->kind.shape, period, now);
     state[1] = 0;
@@ -125,13 +126,13 @@ ratelimit_evict_is_past_time(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot, uint64_t now)
 {
     ratelimit_rule_t    rule;
-    ratelimit_class_t  *class;
+    ratelimit_class_t   class;
     ratelimit_state_t   words[2], *state;
 
-    class = &table->header->classes[ratelimit_slot_class(slot->id)];
+    class = ratelimit_table_get_class(table, ratelimit_slot_class(slot->id));
     state = ratelimit_slot_state(table, &table->kind, slot, words);
 
-    if (class->period == 0) {
+    if (class.period == 0) {
         return state[0]
                + __atomic_load_n(&table->header->horizon, __ATOMIC_RELAXED)
                <= now;
@@ -139,8 +140,8 @@ ratelimit_evict_is_past_time(const ratelimit_table_t *table,
 
     /* this is all that expires looks at */
 
-    rule.limit = class->limit;
-    rule.period = class->period;
+    rule.limit = class.limit;
+    rule.period = class.period;
     rule.ceiling = RATELIMIT_MAX_LIMIT;
 
     return table->algorithm->expires(&table->kind.shape, &rule, state) <= now;

@@ -6,7 +6,7 @@
  * in the memory behind it, packed into a word (ratelimit_table_pack.h) or of a
  * few words, or else the number of the block that holds a larger one.
  *
- * A slot's id is 51 bits of fingerprint, 7 of class, and 6 of usage: the epoch
+ * A slot's id is 48 bits of fingerprint, 10 of class, and 6 of usage: the epoch
  * in which it was used last or, if its key was refused then, a bit that says so
  * and the minute of that.
  */
@@ -27,9 +27,9 @@
 /* bytes; a larger state is in a block */
 #define RATELIMIT_MAX_IN_LINE        32
 
-#define RATELIMIT_CLASSES            128
+#define RATELIMIT_CLASSES            1024
 
-#define RATELIMIT_FINGERPRINT        (~(uint64_t) 0x1fff)
+#define RATELIMIT_FINGERPRINT        (~(uint64_t) 0xffff)
 #define RATELIMIT_CLASS_SHIFT        6
 #define RATELIMIT_CLASS_MASK         ((RATELIMIT_CLASSES - 1ULL)              \
                                       << RATELIMIT_CLASS_SHIFT)
@@ -52,7 +52,8 @@
 
 /*
  * By its class a table knows when a slot expires: rules of one period have the
- * same, and of one limit if what was taken drips back.  Class 0, which has no
+ * same, and of one limit if what was taken drips back, as far as there are
+ * enough; then rules share one if they nearly are alike.  Class 0, which has no
  * period, is that of all rules that found no other.
  */
 
@@ -73,8 +74,7 @@ struct ratelimit_header_s {
     uint64_t                        horizon;  /* no counter lives longer */
 
     ratelimit_lock_t                lock;     /* of the classes */
-    uint32_t                        nclasses;
-    ratelimit_class_t               classes[RATELIMIT_CLASSES];
+    uint32_t                        nclasses; /* that there are */
 
     /* how another table takes its counters, see migrate */
 

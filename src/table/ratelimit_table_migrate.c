@@ -574,17 +574,19 @@ ratelimit_migrate_adopt(ratelimit_table_t *heir, ratelimit_place_t *from,
 static void
 ratelimit_migrate_rule(const ratelimit_place_t *from, ratelimit_rule_t *rule)
 {
-    ratelimit_header_t  *header;
-    ratelimit_class_t   *class;
+    ratelimit_class_t   class;
+    ratelimit_table_t  *table;
 
-    header = from->active->header;
-    class = &header->classes[ratelimit_slot_class(from->slot->id)];
+    table = from->active;
+    class = ratelimit_table_get_class(table,
+                                      ratelimit_slot_class(from->slot->id));
 
     memset(rule, 0, sizeof(ratelimit_rule_t));
 
-    rule->limit = class->period ? class->limit : 1;
-    rule->period = class->period
-                   ? class->period
-                   : __atomic_load_n(&header->horizon, __ATOMIC_RELAXED);
+    rule->limit = class.period ? class.limit : 1;
+    rule->period = class.period
+                   ? class.period
+                   : __atomic_load_n(&table->header->horizon,
+                                     __ATOMIC_RELAXED);
     rule->ceiling = rule->limit;
 }

@@ -36,7 +36,7 @@ ratelimit_slot_id(const ratelimit_place_t *place, const ratelimit_rule_t *rule,
 
     if (class == 0
         && __atomic_load_n(&place->active->header->nclasses, __ATOMIC_RELAXED)
-           < RATELIMIT_CLASSES)
+           < place->active->nclasses)
     {
         return ratelimit_slot_new_id(place, rule, me);
     }

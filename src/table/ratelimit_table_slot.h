@@ -266,25 +266,41 @@ ratelimit_slot_minute(uint64_t now)
 }
 
 
+static inline ratelimit_class_t
+ratelimit_table_get_class(const ratelimit_table_t *table, uint64_t n)
+{
+    ratelimit_class_t  class;
+
+    if (table->kind.drips) {
+        class.period = table->classes[2 * n];
+        class.limit = table->classes[2 * n + 1];
+
+    } else {
+        class.period = table->classes[n];
+        class.limit = 1;
+    }
+
+    return class;
+}
+
+
 /* the class of a rule, 0 if it was not added or found none */
 
 static inline uint32_t
 ratelimit_table_find_class(const ratelimit_table_t *table, uint64_t limit,
     uint64_t period)
 {
-    uint32_t             i, n;
-    ratelimit_header_t  *header;
-
-    header = table->header;
+    uint32_t           i, n;
+    ratelimit_class_t  class;
 
     /* classes are only ever added, so they can be read without the lock */
 
-    n = __atomic_load_n(&header->nclasses, __ATOMIC_ACQUIRE);
+    n = __atomic_load_n(&table->header->nclasses, __ATOMIC_ACQUIRE);
 
     for (i = 1; i < n; i++) {
-        if (header->classes[i].period == period
-            && header->classes[i].limit == limit)
-        {
+        class = ratelimit_table_get_class(table, i);
+
+        if (class.period == period && class.limit == limit) {
             return i;
         }
     }
@@ -293,7 +309,7 @@ ratelimit_table_find_class(const ratelimit_table_t *table, uint64_t limit,
 }
 
 
-/* that of rules that drip nearly alike */
+/* that of rules that nearly are alike */
 uint32_t ratelimit_table_rough_class(const ratelimit_table_t *table,
     const ratelimit_rule_t *rule);
 
@@ -304,13 +320,15 @@ ratelimit_table_class(const ratelimit_table_t *table,
 {
     uint32_t  class;
 
-    if (!table->kind.drips) {
-        return ratelimit_table_find_class(table, 1, rule->period);
+    class = ratelimit_table_find_class(table,
+                                       table->kind.drips ? rule->limit : 1,
+                                       rule->period);
+
+    if (class || table->algorithm->past) {
+        return class;
     }
 
-    class = ratelimit_table_find_class(table, rule->limit, rule->period);
-
-    return class ? class : ratelimit_table_rough_class(table, rule);
+    return ratelimit_table_rough_class(table, rule);
 }
 
 
@@ -332,7 +350,8 @@ ratelimit_slot_reclassed(const ratelimit_place_t *place,
     class = ratelimit_slot_class(place->slot->id);
 
     return class
-           && place->active->header->classes[class].limit != rule->limit;
+           && ratelimit_table_get_class(place->active, class).limit
+              != rule->limit;
 }
 
 

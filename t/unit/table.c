@@ -646,7 +646,10 @@ main(void)
     table_many_rates(RATELIMIT_FIXED_WINDOW, 0, 100, 100);
     table_many_rates(RATELIMIT_SLIDING_WINDOW, 1, 100, 100);
     table_many_rates(RATELIMIT_SLIDING_WINDOW, 10, 100, 100);
+    table_many_rates(RATELIMIT_SLIDING_WINDOW, 1, 1, 500);
+    table_many_rates(RATELIMIT_SLIDING_WINDOW, 10, 1, 500);
     table_many_rates(RATELIMIT_SLIDING_LOG, 0, 2, 100);
+    table_many_rates(RATELIMIT_SLIDING_LOG, 0, 1, 300);
     table_many_rates(RATELIMIT_TOKEN_BUCKET, 0, 1000, 1);
     table_many_rates(RATELIMIT_LEAKY_BUCKET, 0, 100, 100);
 
