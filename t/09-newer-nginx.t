@@ -1,9 +1,10 @@
 #!/usr/bin/perl
 
-# The tests that drive nginx by Test::Nginx, and one of each other part, on the
-# nginx of the next Debian release: it is built from its source together with
-# the module, by a line of docs/operations.md.  "make matrix" runs them on
-# others.
+# The tests that drive nginx by Test::Nginx, those of exact counts, kills and
+# reloads, and one of each other part, on the nginx of the next Debian release:
+# it is built from its source together with the module, by a line of
+# docs/operations.md.  The rest of the suite would double the time of "make
+# test": "make matrix" runs it there, too, as bare-13.
 
 use strict;
 use warnings;
@@ -48,11 +49,13 @@ for my $test (@suite) {
 }
 
 # what else is used of nginx: its configuration, filters, trailers, its event
-# loop, its TLS
+# loop, its TLS, its shared memory over kills and reloads, its resolver
 
 ok(command('prove -j2', map { "t/$_.t" } @$_), "@$_")
     for [qw(10-api 26-rules-bad-input 32-service-grpc)],
-        [qw(54-count 62-grpc 67-settle)], [qw(72-redis 90-redis-tls)];
+        [qw(22-reload 20-exact 21-kill)],
+        [qw(54-count 62-grpc 67-settle)],
+        [qw(72-redis 90-redis-tls 92-redis-cluster)];
 
 done_testing();
 
