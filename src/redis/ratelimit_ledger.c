@@ -37,6 +37,7 @@ static ratelimit_delta_t *ratelimit_ledger_newest(ratelimit_delta_t *list,
 static int ratelimit_ledger_add(ratelimit_ledger_t *ledger,
     ratelimit_ledger_segment_t *segment, ratelimit_ledger_account_t *account,
     uint64_t cost, uint64_t stamp, uint64_t now, ratelimit_ledger_e bound);
+static void ratelimit_ledger_cancel(ratelimit_delta_t *delta, uint64_t cost);
 static void ratelimit_ledger_mark(ratelimit_ledger_t *ledger,
     const ratelimit_ledger_segment_t *segment);
 static int ratelimit_ledger_dirty(const ratelimit_ledger_t *ledger, size_t i);
@@ -311,9 +312,32 @@ ratelimit_ledger_add(ratelimit_ledger_t *ledger,
 
     account->spent += cost;
     ratelimit_store_barrier();
+    ratelimit_ledger_cancel(delta, cost);
     delta->added = (uint32_t) ratelimit_min(delta->added + cost, UINT32_MAX);
 
     return 1;
+}
+
+
+/*
+ * Only the difference counts: if the sums have no room for this cost, what is
+ * in both of them goes.
+ */
+
+static void
+ratelimit_ledger_cancel(ratelimit_delta_t *delta, uint64_t cost)
+{
+    uint32_t  both;
+
+    if (ratelimit_max(delta->added, delta->refunded) + cost <= UINT32_MAX) {
+        return;
+    }
+
+    both = ratelimit_min(delta->added, delta->refunded);
+
+    delta->refunded -= both;
+    ratelimit_store_barrier();
+    delta->added -= both;
 }
 
 
@@ -488,6 +512,7 @@ ratelimit_ledger_refund(ratelimit_ledger_t *ledger,
 
     if (delta) {
         ratelimit_ledger_mark(ledger, segment);
+        ratelimit_ledger_cancel(delta, cost);
 
         delta->refunded = (uint32_t) ratelimit_min(delta->refunded + cost,
                                                    UINT32_MAX);

@@ -61,6 +61,7 @@ static void ledger_bounds(void);
 static void ledger_batches(void);
 static void ledger_stamps(void);
 static void ledger_times(void);
+static void ledger_costs(void);
 static void ledger_full(void);
 static void ledger_merged(void);
 static void ledger_client(fleet_t *f, int number, void *data);
@@ -404,6 +405,40 @@ ledger_times(void)
 }
 
 
+/* far more is reserved and refunded than counts in the end */
+
+static void
+ledger_costs(void)
+{
+    int                    i, good;
+    ledger_taken_t         taken;
+    ratelimit_delta_t     *delta;
+    ratelimit_ledger_id_t  id = ledger_id(1);
+
+    memset(&taken, 0, sizeof(ledger_taken_t));
+
+    ledger_make(RATELIMIT_FIXED_WINDOW, 0, 1 << 20);
+    ledger_grant(1, 1ULL << 32, 1, 1, NOW);
+
+    good = 1;
+
+    for (i = 0; i < 20; i++) {
+        good &= ratelimit_ledger_charge(&ledger, &id, 1 << 30, 500, NOW,
+                                        RATELIMIT_LEDGER_LEASE, fleet.me);
+        good &= ratelimit_ledger_refund(&ledger, &id, (1 << 30) - 3, 500, NOW,
+                                        fleet.me);
+    }
+
+    (void) ledger_cut(&taken, NOW, 0);
+
+    delta = taken.last.batch;
+
+    tap_ok(good && taken.last.nbatch == 1
+           && delta->added - delta->refunded == 60,
+           "what was refunded leaves room for more");
+}
+
+
 static void
 ledger_full(void)
 {
@@ -695,6 +730,7 @@ main(void)
     ledger_batches();
     ledger_stamps();
     ledger_times();
+    ledger_costs();
     ledger_full();
     ledger_merged();
     ledger_kill(600);
