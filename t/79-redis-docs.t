@@ -204,6 +204,11 @@ sub user {
                 token => 'algorithm=token_bucket rate=50r/h',
                 leaky => 'algorithm=leaky_bucket rate=50r/h');
 
+    # by write-back, too; a log must not be that long then
+
+    $zone{"${_}_sync"} = "$zone{$_} sync=10ms" for grep { $_ ne 'long' }
+                                                   keys %zone;
+
     my $gateway = gateway(user_conf('', %zone));
     my @uris = map { ("/back/$_", "/$_", "/$_", "/back/$_") } sort keys %zone;
 
