@@ -111,11 +111,11 @@ sub browse {
 
         $page->click("[data-path='$path']");
         $page->wait("document.querySelector('#result').innerText"
-                    . ".endsWith(' s.')");
+                    . ".endsWith('\\u00a0s.')");
         like($page->text('#result'),
              qr/^$path: (?:200 ){$admitted}(?:429 ){$refused}\S+ $admitted/,
              "$path: nothing is left of the counters");
-        like($page->text('#result'), qr/, $refused refused; try again in \d+ s/,
+        like($page->text('#result'), qr/, $refused refused; try again in \d+\xa0s/,
              'what is refused, and until when');
     }
 
