@@ -87,8 +87,7 @@ ratelimit_evict_bound(const ratelimit_table_t *table, uint64_t id,
         return 0;
     }
 
-    period = ratelimit_table_get_class(table,
-                                       ratelimit_slot_class(id)).period;
+    period = ratelimit_table_class_period(table, ratelimit_slot_class(id));
 
     state[0] = table->algorithm->past(&table->kind.shape, period, now);
     state[1] = 0;

@@ -266,19 +266,20 @@ ratelimit_slot_minute(uint64_t now)
 }
 
 
+static ratelimit_inline uint64_t
+ratelimit_table_class_period(const ratelimit_table_t *table, uint64_t n)
+{
+    return table->classes[n << table->kind.drips];
+}
+
+
 static inline ratelimit_class_t
 ratelimit_table_get_class(const ratelimit_table_t *table, uint64_t n)
 {
     ratelimit_class_t  class;
 
-    if (table->kind.drips) {
-        class.period = table->classes[2 * n];
-        class.limit = table->classes[2 * n + 1];
-
-    } else {
-        class.period = table->classes[n];
-        class.limit = 1;
-    }
+    class.period = ratelimit_table_class_period(table, n);
+    class.limit = table->kind.drips ? table->classes[2 * n + 1] : 1;
 
     return class;
 }
@@ -339,7 +340,7 @@ ratelimit_slot_class(uint64_t id)
 }
 
 
-/* whether the rule has another class by now, because its limit was changed */
+/* whether a rule that drips has another class by now: its limit was changed */
 
 static ratelimit_inline int
 ratelimit_slot_reclassed(const ratelimit_place_t *place,
@@ -349,9 +350,7 @@ ratelimit_slot_reclassed(const ratelimit_place_t *place,
 
     class = ratelimit_slot_class(place->slot->id);
 
-    return class
-           && ratelimit_table_get_class(place->active, class).limit
-              != rule->limit;
+    return class && place->active->classes[2 * class + 1] != rule->limit;
 }
 
 
