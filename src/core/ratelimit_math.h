@@ -23,7 +23,8 @@
 #define ratelimit_inline    inline __attribute__((always_inline))
 
 /* what mostly holds: the code for it comes first */
-#define ratelimit_likely(x)  __builtin_expect(!!(x), 1)
+#define ratelimit_likely(x)    __builtin_expect(!!(x), 1)
+#define ratelimit_unlikely(x)  __builtin_expect(!!(x), 0)
 
 /* keeps what is rarely needed out of the code that every request runs */
 #define ratelimit_noinline  __attribute__((noinline))

@@ -15,6 +15,9 @@
 /* equals no class of any id */
 #define RATELIMIT_EVICT_NO_CLASS  UINT64_MAX
 
+/* equals the class if the key of an id is not refused */
+#define RATELIMIT_EVICT_MARKS     (RATELIMIT_CLASS_MASK | RATELIMIT_REFUSED)
+
 /* worth more than any slot */
 #define RATELIMIT_EVICT_NEVER     (2 * RATELIMIT_EPOCHS)
 
@@ -39,7 +42,9 @@ static ratelimit_inline int ratelimit_evict_is_past(
     ratelimit_evict_e by, uint64_t bound, uint64_t now);
 static int ratelimit_evict_is_past_time(const ratelimit_table_t *table,
     const ratelimit_slot_t *slot, uint64_t now);
-static ratelimit_inline uint64_t ratelimit_evict_class(uint64_t id);
+static ratelimit_inline void ratelimit_evict_enter(
+    const ratelimit_table_t *table, uint64_t id, uint64_t now,
+    uint64_t *class, uint64_t *bound);
 static ratelimit_inline ratelimit_slot_t *ratelimit_evict_search(
     const ratelimit_place_t *place, const ratelimit_lockset_t *set,
     ratelimit_evict_e by, int *worth);
@@ -172,14 +177,20 @@ ratelimit_evict_choose(const ratelimit_place_t *place,
 }
 
 
-/* 0 is that of an empty slot, and of one class too many */
+/* to the class of an id; 0 is that of an empty slot, and of one too many */
 
-static ratelimit_inline uint64_t
-ratelimit_evict_class(uint64_t id)
+static ratelimit_inline void
+ratelimit_evict_enter(const ratelimit_table_t *table, uint64_t id,
+    uint64_t now, uint64_t *class, uint64_t *bound)
 {
-    id &= RATELIMIT_CLASS_MASK;
+    uint64_t  of;
 
-    return id ? id : RATELIMIT_EVICT_NO_CLASS;
+    of = id & RATELIMIT_CLASS_MASK;
+
+    if (of != *class) {
+        *class = of ? of : RATELIMIT_EVICT_NO_CLASS;
+        *bound = ratelimit_evict_bound(table, id, now);
+    }
 }
 
 
@@ -214,27 +225,27 @@ ratelimit_evict_search(const ratelimit_place_t *place,
             slot = &line[i];
             id = slot->id;
 
-            /* mostly all are of one class, and none is empty */
+            /* mostly all are of one class, and none is empty or refused */
 
-            if ((id & RATELIMIT_CLASS_MASK) != class) {
+            if (ratelimit_likely((id & RATELIMIT_EVICT_MARKS) == class)) {
+                candidate = ratelimit_slot_idle_worth(id, next);
 
-                if (id == 0) {
-                    empty++;
-                    continue;
-                }
+            } else if (id == 0) {
+                empty++;
+                continue;
 
-                class = ratelimit_evict_class(id);
-                bound = ratelimit_evict_bound(table, id, now);
+            } else {
+                ratelimit_evict_enter(table, id, now, &class, &bound);
+                candidate = ratelimit_slot_worth(id, next, now);
             }
 
-            if (ratelimit_evict_is_past(table, slot, by, bound, now)
+            if (ratelimit_unlikely(ratelimit_evict_is_past(table, slot, by,
+                                                           bound, now))
                 && !ratelimit_slot_in_use(set, slot))
             {
                 *worth = RATELIMIT_WORTHLESS;
                 return slot;
             }
-
-            candidate = ratelimit_slot_worth(id, next, now);
 
             if (candidate < lowest && !ratelimit_slot_in_use(set, slot)) {
                 least = slot;

@@ -205,7 +205,9 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
         ratelimit_table_count_eviction(place->active, place->segment, set);
     }
 
-    if (ratelimit_block(place->active, *ratelimit_slot_word(slot))) {
+    if (place->active->nblocks
+        && ratelimit_block(place->active, *ratelimit_slot_word(slot)))
+    {
         *number = *ratelimit_slot_word(slot);
     }
 

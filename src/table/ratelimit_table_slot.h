@@ -291,17 +291,16 @@ static inline uint32_t
 ratelimit_table_find_class(const ratelimit_table_t *table, uint64_t limit,
     uint64_t period)
 {
-    uint32_t           i, n;
-    ratelimit_class_t  class;
+    uint32_t  i, n;
 
     /* classes are only ever added, so they can be read without the lock */
 
     n = __atomic_load_n(&table->header->nclasses, __ATOMIC_ACQUIRE);
 
     for (i = 1; i < n; i++) {
-        class = ratelimit_table_get_class(table, i);
-
-        if (class.period == period && class.limit == limit) {
+        if (ratelimit_table_class_period(table, i) == period
+            && (!table->kind.drips || table->classes[2 * i + 1] == limit))
+        {
             return i;
         }
     }
@@ -461,6 +460,15 @@ ratelimit_segment_held(const ratelimit_lockset_t *set,
 }
 
 
+/* the worth, as below, of a slot whose key is not refused */
+
+static ratelimit_inline int
+ratelimit_slot_idle_worth(uint64_t id, uint64_t next)
+{
+    return (id - next) & (RATELIMIT_EPOCHS - 1);
+}
+
+
 /*
  * What a live slot is worth when one has to go, by its id, the number of the
  * next epoch and the time: the less the longer ago it was used.  The slot of a
@@ -474,7 +482,7 @@ ratelimit_slot_worth(uint64_t id, uint64_t next, uint64_t now)
     uint64_t  worth;
 
     if (ratelimit_likely(!(id & RATELIMIT_REFUSED))) {
-        return (id - next) & (RATELIMIT_EPOCHS - 1);
+        return ratelimit_slot_idle_worth(id, next);
     }
 
     worth = (id - ratelimit_slot_minute(now) - 1) & (RATELIMIT_EPOCHS - 1);
