@@ -56,6 +56,7 @@ subtest 'subrequests' => \&subrequests;
 subtest 'trailers' => \&trailers;
 subtest 'HTTP/2' => \&http2;
 subtest 'before the client has its answer' => \&early;
+subtest 'a response that has a length' => \&length_known;
 subtest 'bytes that were sent' => \&bytes_sent;
 subtest 'dry run and bypass' => \&dry_run;
 subtest 'refused after authentication' => \&after_auth;
@@ -201,6 +202,10 @@ $locations
                           proxy_buffer_size 4m; proxy_buffers 8 4m;
                           proxy_busy_buffers_size 8m;
                           proxy_pass http://127.0.0.2:PORT; }
+    location /own/length { ratelimit zone=own settle=\$upstream_http_x_usage;
+                           fastcgi_buffering off;
+                           fastcgi_param END "\\r\\n\\r\\n";
+                           fastcgi_pass 127.0.0.1:$slow; }
     location /large { ratelimit zone=own name=named rate=100000r/366d
                                 settle=\$bytes_sent; alias large; }
     location /look/bytes { ratelimit zone=own name=named rate=100000r/366d
@@ -613,6 +618,21 @@ sub http2 {
 
 
 # a client that has its answer may ask again on any connection, at once
+
+sub length_known {
+    my $k = key();
+    my $client = $clients->send("GET /own/length?k=$k");
+    my $errand = Clients::errand($backend);
+    my $text = "Content-Length: 5\r\nX-Usage: 30\r\n\r\nhello";
+
+    Clients::put($errand, pack('CCnnn', 1, 6, 1, length $text, 0) . $text);
+    Clients::await_answers(1, $client);
+    is(remaining('/own', $k), 70, 'settled, though the upstream goes on');
+    close $errand->{socket};
+    ended("/own/length?k=$k");
+    left('/own', $k, 70, 'once');
+}
+
 
 sub early {
     my $k = key();

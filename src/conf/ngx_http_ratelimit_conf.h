@@ -81,6 +81,16 @@ typedef struct {
 } ngx_http_ratelimit_rules_t;
 
 
+/* when it is known what a request has cost: with which part of a response */
+
+typedef enum {
+    NGX_HTTP_RATELIMIT_KNOWN_SENT = 0,        /* that to the client, at its
+                                                 end */
+    NGX_HTTP_RATELIMIT_KNOWN_TRAILER,         /* that of the upstream */
+    NGX_HTTP_RATELIMIT_KNOWN_HEADER
+} ngx_http_ratelimit_known_e;
+
+
 /* KEY:VALUE of descriptor= */
 
 typedef struct {
@@ -96,8 +106,7 @@ struct ngx_http_ratelimit_limit_s {
     ngx_http_ratelimit_expr_t       key;
     ngx_http_ratelimit_expr_t       cost;
     ngx_http_ratelimit_expr_t       settle;
-    ngx_uint_t                      settle_early;  /* it is known before the
-                                                      response is sent */
+    ngx_http_ratelimit_known_e      known;    /* when settle= is */
     ngx_http_ratelimit_expr_t       filter;   /* if= */
 
     ngx_http_ratelimit_rules_t      rules;    /* unless the rate varies */

@@ -54,10 +54,11 @@ static ngx_int_t ngx_http_ratelimit_compare_keys(
 static ngx_http_ratelimit_hold_e ngx_http_ratelimit_find_refusals_hold(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
-static ngx_uint_t ngx_http_ratelimit_is_of_upstream(ngx_str_t *text);
 static ngx_uint_t ngx_http_ratelimit_may_refund(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
+static ngx_http_ratelimit_known_e ngx_http_ratelimit_find_known(
+    ngx_str_t *text);
 
 
 ngx_int_t
@@ -407,7 +408,7 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
     }
 
     if (limit->settle.value != NULL) {
-        limit->settle_early = ngx_http_ratelimit_is_of_upstream(
+        limit->known = ngx_http_ratelimit_find_known(
                                                 &limit->settle.value->value);
         limit->use.settles = 1;
         rmcf->settles = 1;
@@ -750,14 +751,16 @@ ngx_http_ratelimit_may_refund(ngx_http_ratelimit_main_conf_t *rmcf,
 }
 
 
-/* whether a text has no variables but fields of the upstream's response */
+/* of a text that has no variables but fields of the upstream's response */
 
-static ngx_uint_t
-ngx_http_ratelimit_is_of_upstream(ngx_str_t *text)
+static ngx_http_ratelimit_known_e
+ngx_http_ratelimit_find_known(ngx_str_t *text)
 {
-    u_char  *p, *last;
+    u_char                      *p, *last;
+    ngx_http_ratelimit_known_e   known;
 
     last = text->data + text->len;
+    known = NGX_HTTP_RATELIMIT_KNOWN_HEADER;
 
     for (p = text->data; p < last; p++) {
 
@@ -767,17 +770,21 @@ ngx_http_ratelimit_is_of_upstream(ngx_str_t *text)
 
         p += (last - p > 1 && p[1] == '{') ? 2 : 1;
 
-        if (((size_t) (last - p) < sizeof("upstream_http_") - 1
-             || ngx_strncmp(p, "upstream_http_", sizeof("upstream_http_") - 1)
-                != 0)
-            && ((size_t) (last - p) < sizeof("upstream_trailer_") - 1
-                || ngx_strncmp(p, "upstream_trailer_",
-                               sizeof("upstream_trailer_") - 1)
-                   != 0))
+        if ((size_t) (last - p) >= sizeof("upstream_trailer_") - 1
+            && ngx_strncmp(p, "upstream_trailer_",
+                           sizeof("upstream_trailer_") - 1)
+               == 0)
         {
-            return 0;
+            known = NGX_HTTP_RATELIMIT_KNOWN_TRAILER;
+
+        } else if ((size_t) (last - p) < sizeof("upstream_http_") - 1
+                   || ngx_strncmp(p, "upstream_http_",
+                                  sizeof("upstream_http_") - 1)
+                      != 0)
+        {
+            return NGX_HTTP_RATELIMIT_KNOWN_SENT;
         }
     }
 
-    return 1;
+    return known;
 }

@@ -47,6 +47,8 @@ typedef struct {
     ngx_uint_t                      nqueries; /* of these stages */
     ngx_uint_t                      first;    /* query that figures are of: all
                                                  that follow, too */
+    off_t                           passed;   /* bytes of the response's body
+                                                 that were passed on */
     ngx_http_ratelimit_status_e     status;
     unsigned                        fresh:1;    /* there are rows behind the
                                                    context for the limits before

@@ -17,7 +17,10 @@ static ngx_int_t ngx_http_ratelimit_settle_header_filter(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_settle_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
-static ngx_uint_t ngx_http_ratelimit_settles_early(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_ratelimit_settles_early(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx);
+static ngx_http_ratelimit_known_e ngx_http_ratelimit_costs_known(
+    ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_post_action_handler(
     ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_log_handler(ngx_http_request_t *r);
@@ -112,11 +115,12 @@ ngx_http_ratelimit_settle_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 
     for (cl = in; cl != NULL; cl = cl->next) {
         ctx->last |= cl->buf->last_buf;
+        ctx->passed += ngx_buf_size(cl->buf);
     }
 
     /* so that the next request of a client that waits knows of it */
 
-    if (ctx->last && r->header_sent && ngx_http_ratelimit_settles_early(r)) {
+    if (r->header_sent && ngx_http_ratelimit_settles_early(r, ctx)) {
         ngx_http_ratelimit_settle(r, r->headers_out.status, 0);
         ngx_http_ratelimit_settle_costs(r, 0);
     }
@@ -134,14 +138,41 @@ ngx_http_ratelimit_settle_body_filter(ngx_http_request_t *r, ngx_chain_t *in)
 }
 
 
-/* whether no cost depends on what is sent to the client */
+/*
+ * Whether no cost depends on what is sent to the client.  A response that has a
+ * length has ended for the client before nginx says so.
+ */
 
 static ngx_uint_t
-ngx_http_ratelimit_settles_early(ngx_http_request_t *r)
+ngx_http_ratelimit_settles_early(ngx_http_request_t *r,
+    ngx_http_ratelimit_ctx_t *ctx)
+{
+    off_t  length;
+
+    if (ctx->last) {
+        return ngx_http_ratelimit_costs_known(r)
+               >= NGX_HTTP_RATELIMIT_KNOWN_TRAILER;
+    }
+
+    length = r->headers_out.content_length_n;
+
+    return length >= 0 && ctx->passed >= length
+           && ngx_http_ratelimit_costs_known(r)
+              == NGX_HTTP_RATELIMIT_KNOWN_HEADER;
+}
+
+
+/* the latest of all limits */
+
+static ngx_http_ratelimit_known_e
+ngx_http_ratelimit_costs_known(ngx_http_request_t *r)
 {
     ngx_uint_t                   i, k;
     ngx_http_ratelimit_ctx_t    *ctx;
     ngx_http_ratelimit_limit_t  *limit;
+    ngx_http_ratelimit_known_e   known;
+
+    known = NGX_HTTP_RATELIMIT_KNOWN_HEADER;
 
     for (ctx = ngx_http_ratelimit_next_ctx(r, NULL);
          ctx != NULL;
@@ -152,14 +183,14 @@ ngx_http_ratelimit_settles_early(ngx_http_request_t *r)
                 limit = ngx_http_ratelimit_item_rules(&ctx->queries[i],
                                                       k)->limit;
 
-                if (limit->settle.value != NULL && !limit->settle_early) {
-                    return 0;
+                if (limit->settle.value != NULL) {
+                    known = ngx_min(known, limit->known);
                 }
             }
         }
     }
 
-    return 1;
+    return known;
 }
 
 
