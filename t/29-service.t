@@ -83,6 +83,7 @@ subtest 'fields for the response' => \&fields;
 subtest 'what is refused' => \&refused;
 subtest 'bodies' => \&bodies;
 subtest 'dry run, and limits of the callers' => \&others;
+subtest 'no rule file' => \&no_file;
 
 is($gateway->complaints, '', 'nothing to complain about');
 unlike($gateway->log, qr/exited on signal/, 'no worker has died');
@@ -434,4 +435,17 @@ sub others {
     is(join(' ', map { $_->{status} } @limited), '200 200 429',
        'callers have limits of their own');
     like($limited[2]{body}, qr/violated-policies.*"callers"/, 'that say so');
+}
+
+
+sub no_file {
+    my $empty = Gateway->start(http => "ratelimit_headers off;\n"
+                               . Gateway->server('/json' =>
+                                                 'ratelimit_service;'));
+    my $asked = ServiceCalls->new(Clients->new($empty->{port}), '/json');
+    my $answer = $asked->ask('basic', { one => 'a' });
+
+    is("$answer->{status} $answer->{body}",
+       qq(503 {"error":"there is no rule file"}\n), 'is no admission');
+    is($asked->ask('{}')->{status}, 400, 'what is malformed stays so');
 }

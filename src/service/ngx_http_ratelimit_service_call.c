@@ -46,9 +46,11 @@ ngx_int_t
 ngx_http_ratelimit_service_call(ngx_http_request_t *r,
     ngx_http_ratelimit_call_t *call)
 {
-    ngx_int_t    n;
-    const char  *reason;
+    ngx_int_t                        n;
+    const char                      *reason;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
 
+    rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
     reason = NULL;
 
     if (ngx_http_ratelimit_service_decode(r, call, &reason) != NGX_OK) {
@@ -61,6 +63,14 @@ ngx_http_ratelimit_service_call(ngx_http_request_t *r,
 
     if (reason == NULL && call->call.ndescriptors == 0) {
         reason = "the list of descriptors must not be empty";
+    }
+
+    /* without rules the caller knows what is to be done */
+
+    if (reason == NULL && rmcf->domains.first == NULL) {
+        return ngx_http_ratelimit_service_fail(r, call,
+                                        NGX_HTTP_RATELIMIT_GRPC_UNAVAILABLE,
+                                        "there is no rule file");
     }
 
     n = 0;
