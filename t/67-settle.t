@@ -563,6 +563,11 @@ sub mirror {
     Clients::reply($errand, 200, 'X-Usage: 5');
     ended("/mirror?k=$k");
     left('/own', $k, 70, 'and once');
+
+    $clients->send("HEAD /mirror?k=$k&u=20");
+    $errand = Clients::errand($backend);
+    left('/own', $k, 50, 'if there is no body, too');
+    Clients::reply($errand, 200);
 }
 
 

@@ -87,7 +87,8 @@ typedef enum {
     NGX_HTTP_RATELIMIT_KNOWN_SENT = 0,        /* that to the client, at its
                                                  end */
     NGX_HTTP_RATELIMIT_KNOWN_TRAILER,         /* that of the upstream */
-    NGX_HTTP_RATELIMIT_KNOWN_HEADER
+    NGX_HTTP_RATELIMIT_KNOWN_STATUS,          /* that to the client */
+    NGX_HTTP_RATELIMIT_KNOWN_HEADER           /* that of the upstream */
 } ngx_http_ratelimit_known_e;
 
 

@@ -58,7 +58,7 @@ static ngx_uint_t ngx_http_ratelimit_may_refund(
     ngx_http_ratelimit_main_conf_t *rmcf, ngx_http_ratelimit_set_t *set,
     ngx_http_ratelimit_limit_t *limit);
 static ngx_http_ratelimit_known_e ngx_http_ratelimit_find_known(
-    ngx_str_t *text);
+    ngx_str_t *text, ngx_uint_t by_status);
 
 
 ngx_int_t
@@ -409,7 +409,8 @@ ngx_http_ratelimit_resolve_limit(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set,
 
     if (limit->settle.value != NULL) {
         limit->known = ngx_http_ratelimit_find_known(
-                                                &limit->settle.value->value);
+                                                &limit->settle.value->value,
+                                                limit->statuses != NULL);
         limit->use.settles = 1;
         rmcf->settles = 1;
     }
@@ -754,13 +755,14 @@ ngx_http_ratelimit_may_refund(ngx_http_ratelimit_main_conf_t *rmcf,
 /* of a text that has no variables but fields of the upstream's response */
 
 static ngx_http_ratelimit_known_e
-ngx_http_ratelimit_find_known(ngx_str_t *text)
+ngx_http_ratelimit_find_known(ngx_str_t *text, ngx_uint_t by_status)
 {
     u_char                      *p, *last;
     ngx_http_ratelimit_known_e   known;
 
     last = text->data + text->len;
-    known = NGX_HTTP_RATELIMIT_KNOWN_HEADER;
+    known = by_status ? NGX_HTTP_RATELIMIT_KNOWN_STATUS
+                      : NGX_HTTP_RATELIMIT_KNOWN_HEADER;
 
     for (p = text->data; p < last; p++) {
 

@@ -56,10 +56,8 @@ ngx_http_ratelimit_settle_init(ngx_conf_t *cf,
         return NGX_OK;
     }
 
-    if (rmcf->statuses) {
-        ngx_http_ratelimit_settle_next_filter = ngx_http_top_header_filter;
-        ngx_http_top_header_filter = ngx_http_ratelimit_settle_header_filter;
-    }
+    ngx_http_ratelimit_settle_next_filter = ngx_http_top_header_filter;
+    ngx_http_top_header_filter = ngx_http_ratelimit_settle_header_filter;
 
     if (rmcf->settles) {
         ngx_http_ratelimit_settle_next_body_filter = ngx_http_top_body_filter;
@@ -78,17 +76,34 @@ ngx_http_ratelimit_settle_init(ngx_conf_t *cf,
 }
 
 
-/* other filters may change the status, or defer the header */
+/*
+ * Other filters may change the status, or defer the header.  A response without
+ * a body ends with it.
+ */
 
 static ngx_int_t
 ngx_http_ratelimit_settle_header_filter(ngx_http_request_t *r)
 {
     ngx_int_t  rc;
 
+    if (r == r->main && r->method == NGX_HTTP_HEAD
+        && ngx_http_ratelimit_costs_known(r) == NGX_HTTP_RATELIMIT_KNOWN_HEADER)
+    {
+        ngx_http_ratelimit_settle_costs(r, 0);
+    }
+
     rc = ngx_http_ratelimit_settle_next_filter(r);
 
-    if (r == r->main && r->header_sent) {
-        ngx_http_ratelimit_settle(r, r->headers_out.status, 0);
+    if (r != r->main || !r->header_sent) {
+        return rc;
+    }
+
+    ngx_http_ratelimit_settle(r, r->headers_out.status, 0);
+
+    if (r->header_only
+        && ngx_http_ratelimit_costs_known(r) >= NGX_HTTP_RATELIMIT_KNOWN_STATUS)
+    {
+        ngx_http_ratelimit_settle_costs(r, 0);
     }
 
     return rc;
@@ -158,7 +173,7 @@ ngx_http_ratelimit_settles_early(ngx_http_request_t *r,
 
     return length >= 0 && ctx->passed >= length
            && ngx_http_ratelimit_costs_known(r)
-              == NGX_HTTP_RATELIMIT_KNOWN_HEADER;
+              >= NGX_HTTP_RATELIMIT_KNOWN_STATUS;
 }
 
 
