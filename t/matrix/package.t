@@ -2,8 +2,9 @@
 
 # The Debian package in a clean root, as an operator has it: installed beside a
 # running nginx, enabled, limiting, upgraded under load, removed.  What
-# README.Debian says is what is tried.  For "make matrix", which gives two
-# packages, the second one with a version of its own in package and module:
+# README.Debian says is what is tried, and commands of docs/ are run as they
+# stand.  For "make matrix", which gives two packages, the second one with a
+# version of its own in package and module:
 #
 #     t/matrix/package.t OLD.deb NEW.deb
 
@@ -93,6 +94,12 @@ END
         await(sub { version() ne $version }, 'the new code');
         pass('a new binary: the new code');
         is(ask_key(), '200 200 200 429', 'with counters of its own');
+
+        my %before = map { $_ => 1 } workers();
+
+        run(commands('operations', 'kill -USR2'));
+        await(sub { !grep { $before{$_} } workers() }, 'new workers');
+        is(ask_key(), '200 200 200 429', 'the same by hand');
     });
 
     is($lost, 0, 'no request was lost');
@@ -104,6 +111,30 @@ END
     });
 
     note("a restart: $lost requests were lost");
+};
+
+subtest 'a second gateway' => sub {
+    my $api = '/etc/nginx/conf.d/api.conf';
+
+    rename $conf, "$conf.away" or die "$conf: $!";
+    run("cp $doc/examples/getting-started.conf $api");
+    reloads('nginx -t -q && nginx -s reload');
+    run(commands('getting-started', '-c /etc/nginx'));
+
+    for my $port (8080, 8090) {
+        my $gateway = Clients->new($port);
+
+        await(sub { eval { $gateway->ask('GET /login')->{status} == 401 } },
+              "a gateway at $port");
+        is($gateway->ask('GET /api/', 'X-API-Key: 4711')
+           ->{field}{'x-ratelimit-limit'}, 100, "it limits at $port");
+    }
+
+    run('nginx -c /etc/nginx/second.conf -s stop');
+    unlink $api or die "$api: $!";
+    rename "$conf.away", $conf or die "$conf: $!";
+    reloads('service nginx reload');
+    is(ask_key(), '200 200 200 429', 'as before');
 };
 
 subtest 'removed' => sub {
@@ -138,6 +169,20 @@ sub run {
     my $text = `$command 2>&1 < /dev/null`;
 
     is($?, 0, $command) or diag($text);
+}
+
+
+# of the one block of a page that has a text
+
+sub commands {
+    my ($page, $text) = @_;
+
+    my @blocks = grep { index($_, $text) >= 0 }
+                 slurp("docs/$page.md") =~ /^```sh\n(.*?)^```$/msg;
+
+    is(scalar @blocks, 1, "$page.md has one block with \"$text\"");
+
+    return "set -e\n$blocks[0]";
 }
 
 
