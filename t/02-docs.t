@@ -336,6 +336,7 @@ sub self_test {
     $fine->('logs', [check_conf("access_log  /var/log/nginx/a.log;\n")]);
 
     $fails->('link', [check_links('README.md', '[x](docs/no.md)')]);
+    $fails->('picture', [check_links('README.md', '<img src="docs/no.png">')]);
     $fails->('anchor',
              [check_links('README.md', '[x](docs/directives.md#no)')]);
     $fails->('anchor of the page', [check_links('README.md', '[x](#no)')]);
@@ -1079,7 +1080,7 @@ sub check_links {
 
     $text =~ s/^```.*?^```$//msg;
 
-    while ($text =~ /\]\(([^()\s]+)\)/g) {
+    while ($text =~ /(?:\]\(|\bsrc=")([^()\s"]+)[)"]/g) {
         my $link = $1;
 
         next if $link =~ m{^https://};
@@ -1162,8 +1163,6 @@ sub check_speed {
 }
 
 
-# targets of the Makefile, and of nginx's own
-
 # names of functions, types and files are those of the tree; where a section
 # says so, their prefix is left out
 
@@ -1206,6 +1205,8 @@ sub check_files {
            map { s{^src/|(?<=/)ngx_http_ratelimit_}{}gr } glob('src/*/*.c');
 }
 
+
+# targets of the Makefile, and of nginx's own
 
 sub check_targets {
     my ($text) = @_;

@@ -53,6 +53,11 @@ ok(-s "$doc/$_", $_) for qw(README.Debian README.md docs/operations.md
                             docs/examples/quickstart.conf);
 is(readlink "$doc/examples", 'docs/examples', 'examples');
 
+my @links = Gateway::slurp("$doc/README.md") =~ /\]\(([^()#:]+)(?:#[^()]*)?\)/g;
+
+is(join(' ', grep { !-e "$doc/$_" } @links), '',
+   scalar(@links) . ' links of README.md lead somewhere');
+
 my $conf = "$unpacked/usr/share/nginx/modules-available/mod-http-ratelimit.conf";
 
 is(Gateway::slurp($conf),
