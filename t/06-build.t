@@ -80,8 +80,15 @@ subtest 'only what changed is built' => sub {
 subtest 'a source tree' => sub {
     my $source = source();
 
-    builds("make BUILD=build/source NGINX_SRC=$source", 'dynamically');
+    my $variables = "BUILD=build/source NGINX_SRC=$source";
+
+    builds("make $variables", 'dynamically');
     loads('nginx', "$build/source/$so");
+
+    my $text = builds("make install $variables DESTDIR=$build/root",
+                      'what is installed');
+
+    unlike($text, qr/^built/m, 'is what was built');
 
     ok(!-e "$source/objs" && !-e "$source/Makefile", 'and leaves it alone');
 };
