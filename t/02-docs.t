@@ -75,6 +75,14 @@ subtest 'examples' => sub {
                 if $page !~ /getting-started/;
             clean("$page:$line, addresses", check_addresses($code));
         }
+
+        # before a change, and after it
+        for my $block (blocks($text{$page}, 'diff')) {
+            my ($line, $code) = @$block;
+
+            clean("$page:$line, $_", check_conf(side($code, $_), 'http'))
+                for '-', '+';
+        }
     }
 
     for my $file (@examples) {
@@ -187,6 +195,8 @@ sub self_test {
     my $limit = "location / {\n    ratelimit  zone=ip  PARAMETER;\n}\n";
     my $server = "server {\n    listen  127.0.0.1:8080;\n}\n";
 
+    is(side("-a  b;\n+c  d\n+   e;\n f;\n", '+'), "c  d\n   e;\nf;\n",
+       'what a change adds');
     $fine->('a location', [check_conf($limit =~ s/PARAMETER/soft=5%/r)]);
     $fails->('parameter', [check_conf($limit =~ s/PARAMETER/so=5%/r)],
              qr/invalid parameter "so=5%"/);
@@ -564,6 +574,15 @@ sub blocks {
     }
 
     return @blocks;
+}
+
+
+# what a change takes away, or what it adds
+
+sub side {
+    my ($code, $sign) = @_;
+
+    return join '', $code =~ /^[ \Q$sign\E](.*\n)/mg;
 }
 
 
