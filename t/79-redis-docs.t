@@ -621,6 +621,12 @@ sub bytes_of_command {
 
     cmp_ok(abs($got[0] - $there), '<=', 5, "$there there") or diag($got[0]);
     cmp_ok(abs($got[1] - $back), '<=', 2, "$back back") or diag($got[1]);
+
+    my ($command) = grep { /commandstats/ } @{$section{Sizing}{sh}};
+    my ($line) = shell($gateway)->output($command);
+
+    like($line, qr/^cmdstat_evalsha:calls=\d+,.*\busec_per_call=\d/,
+         'how long scripts take');
 }
 
 
