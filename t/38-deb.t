@@ -14,6 +14,7 @@ use Test::More;
 
 use lib 't/lib';
 use Clients;
+use Configuration qw(write_file);
 use Gateway;
 
 my $root = getcwd();
@@ -77,6 +78,29 @@ subtest 'Debian\'s nginx runs it' => sub {
                  Clients->new($gateway->{port})->series((['GET /']) x 3)),
        '200 200 429', 'two of three');
     is($gateway->complaints, '', 'nothing to complain about');
+};
+
+# what is written before anything is built
+
+subtest 'of a release, whose changes have a date' => sub {
+    my $copy = tempdir(CLEANUP => 1);
+    my $changes = Gateway::slurp('CHANGES');
+    my ($version) = $changes =~ /^Changes with \S+ (\S+)/m;
+
+    system('cp', '-a', qw(.ci config ngx_http_ratelimit_module.c src LICENSE
+                          README.md docs), $copy);
+    $changes =~ s/^(Changes with \S+ \S+ +).*/${1}18 Nov 2026/m;
+    write_file("$copy/CHANGES", $changes);
+    write_file("$copy/dpkg-buildpackage", "#!/bin/sh\nexit 1\n");
+    chmod 0755, "$copy/dpkg-buildpackage";
+
+    local $ENV{PATH} = "$copy:$ENV{PATH}";
+
+    my $said = `$copy/.ci/deb $copy/out 2>&1`;
+
+    isnt($?, 0, 'nothing is built');
+    like(Gateway::slurp("$copy/out/deb/$name-$version/debian/changelog"),
+         qr/\A\Q$name ($version)\E /, 'the version') or diag($said);
 };
 
 done_testing();
