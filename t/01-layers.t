@@ -1,7 +1,8 @@
 #!/usr/bin/perl
 
 # A folder of src/ is a layer, and includes go one way.  What counts is what a
-# file reaches, through whatever headers: http knows neither tables nor Redis.
+# file reaches, through whatever headers, or by a prototype of its own: http
+# knows neither tables nor Redis.
 
 use strict;
 use warnings;
@@ -27,6 +28,11 @@ my %MAY = (
     service => [qw(core store elastic domain conf http service)],
     module => [qw(core store elastic domain conf http api service)],
 );
+
+# from the bottom up
+
+my @ORDER = qw(core table store redis elastic domain conf http api service
+               module);
 
 # pure C: no header of nginx, whatever the folder
 
@@ -107,6 +113,47 @@ subtest 'includes' => sub {
 
         ok(!@findings, $source) or diag(map { "$source: $_\n" } @findings);
     }
+};
+
+
+# A file calls no function of a layer that it may not reach, unless that layer
+# is below its own, and a header that it may reach declares the function: that
+# of the store does so for what the module and the API call of Redis.
+
+subtest 'a call of another layer, the check can fail' => sub {
+    my %tree = (
+        'src/store/ngx_http_ratelimit_a.h' => "void ngx_hook(void);\n"
+                                              . "void ngx_up(int *n);\n",
+        'src/store/ngx_http_ratelimit_b.c' =>
+            "void\nngx_b(void)\n{\n    n = ngx_up(&n);\n}\n",
+        'src/redis/ngx_http_ratelimit_redis.c' =>
+            "void\nngx_hook(void)\n{\n    ngx_b();\n}\n\n\n"
+            . "void\nngx_up(int *n)\n{\n}\n\n\n"
+            . "void\nngx_inner(void)\n{\n}\n",
+        'src/http/ngx_http_ratelimit_c.c' =>
+            "void ngx_inner(void);\n\n\n"
+            . "void\nngx_c(void)\n{\n    ngx_hook();\n    ngx_inner();\n}\n",
+    );
+
+    is_deeply([strangers(\%tree)],
+              ['src/http/ngx_http_ratelimit_c.c calls ngx_inner of redis',
+               'src/store/ngx_http_ratelimit_b.c calls ngx_up of redis'],
+              'a prototype of its own, and a layer above');
+};
+
+
+subtest 'calls of other layers' => sub {
+    is_deeply([strangers({ map { $_ => slurp($_) } @sources })], [],
+              'no file calls what it may not reach');
+};
+
+
+subtest 'no header includes itself' => sub {
+    my %circle = ('src/core/a.h' => "#include \"core/b.h\"\n",
+                  'src/core/b.h' => "#include \"core/a.h\"\n");
+
+    is_deeply([circles(\%circle)], [sort keys %circle], 'the check can fail');
+    is_deeply([circles({ map { $_ => slurp($_) } @sources })], [], 'none does');
 };
 
 
@@ -216,6 +263,61 @@ sub findings {
 }
 
 
+# files that call functions of layers that they may not reach
+
+sub strangers {
+    my ($tree) = @_;
+
+    my %rank = map { my $n = $_; $ORDER[$n] => $n } 0 .. $#ORDER;
+    my (%code, %home, %declared, @findings);
+
+    for my $file (sort keys %$tree) {
+        $code{$file} = bare($tree->{$file});
+
+        # a prototype is no call
+
+        my ($layer, $header) = (layer($file), $file =~ /\.h$/);
+
+        while ($code{$file} =~ s/^(?!static\b)\w[^;{}=]*?(\w+)\([^;{}]*\);//m) {
+            push @{$declared{$1}}, $layer if $header;
+        }
+
+        next if $header || $layer eq 'module';
+
+        $home{$_} = $layer for definitions($code{$file});
+    }
+
+    for my $file (sort keys %code) {
+        my $layer = layer($file);
+        my %may = map { $_ => 1 } @{$MAY{$layer}};
+        my %named = map { $_ => 1 } $code{$file} =~ /\w+/g;
+
+        push @findings, "$file calls $_ of $home{$_}"
+            for grep {
+                $named{$_} && !$may{$home{$_}}
+                && !($rank{$home{$_}} < $rank{$layer}
+                     && grep { $may{$_} } @{$declared{$_}})
+            } sort keys %home;
+    }
+
+    return @findings;
+}
+
+
+# headers that include themselves, through whatever others
+
+sub circles {
+    my ($tree) = @_;
+
+    return grep {
+        my %seen;
+
+        reach($_, $tree, \%seen, []);
+        $seen{$_};
+    } sort keys %$tree;
+}
+
+
 # functions and variables of files above that a file names, from top to bottom
 
 sub upward {
@@ -224,24 +326,34 @@ sub upward {
     my (%above, @findings);
 
     for my $file (@order) {
-        my $code = $tree->{$file} =~ s{/\*.*?\*/}{}gsr
-                                  =~ s{"(?:[^"\\]|\\.)*"}{""}gr;
+        my $code = bare($tree->{$file});
 
         push @findings, map { "$file calls $_ of $above{$_}" }
             grep { $code =~ /\b$_\b/ } sort keys %above;
 
-        # what is not static: the name begins a line, or is a variable's
-
-        while ($code =~ /^(?!static\b)[^\n(){};#]*\n(\w+)\(/mg) {
-            $above{$1} = $file;
-        }
-
-        while ($code =~ /^(?!static\b|extern\b)\w[\w ]+  (\w+) = \{/mg) {
-            $above{$1} = $file;
-        }
+        $above{$_} = $file for definitions($code);
     }
 
     return @findings;
+}
+
+
+# without comments and strings
+
+sub bare {
+    my ($text) = @_;
+
+    return $text =~ s{/\*.*?\*/}{}gsr =~ s{"(?:[^"\\]|\\.)*"}{""}gr;
+}
+
+
+# what is not static: the name begins a line, or is a variable's
+
+sub definitions {
+    my ($code) = @_;
+
+    return ($code =~ /^(?!static\b)[^\n(){};#]*\n(\w+)\(/mg,
+            $code =~ /^(?!static\b|extern\b)\w[\w ]+  (\w+) = \{/mg);
 }
 
 

@@ -381,15 +381,6 @@ ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
 }
 
 
-ngx_uint_t
-ngx_http_ratelimit_redis_is_up(ngx_http_ratelimit_redis_t *redis)
-{
-    return redis->nodes != NULL
-           ? !ngx_http_ratelimit_redis_nodes_down(redis->nodes)
-           : !ratelimit_breaker_is_open(&redis->shared->breaker);
-}
-
-
 ngx_int_t
 ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
     ngx_uint_t n, ngx_pool_t *pool,

@@ -721,6 +721,7 @@ void ngx_http_ratelimit_redis_cancel(ngx_http_ratelimit_query_t *q,
 ngx_int_t ngx_http_ratelimit_redis_refused(
     ngx_http_ratelimit_query_t *q);
 ngx_int_t ngx_http_ratelimit_redis_peek(ngx_http_ratelimit_query_t *q);
+ngx_uint_t ngx_http_ratelimit_redis_is_up(ngx_http_ratelimit_zone_t *zone);
 
 extern const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store;
 

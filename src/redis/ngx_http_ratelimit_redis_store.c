@@ -5,7 +5,7 @@
  */
 
 
-#include "redis/ngx_http_ratelimit_redis.h"
+#include "redis/ngx_http_ratelimit_redis_nodes.h"
 
 
 static ngx_int_t ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q);
@@ -45,7 +45,8 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
     ngx_http_ratelimit_redis_key_suffix,
     ngx_http_ratelimit_redis_part,
     NULL,                                  /* attempt */
-    NULL                                   /* local */
+    NULL,                                  /* local */
+    ngx_http_ratelimit_redis_is_up
 };
 
 
@@ -149,6 +150,19 @@ ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q)
     }
 
     return ngx_http_ratelimit_redis_send_query(q, RATELIMIT_SCRIPT_RESET);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_redis_is_up(ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = zone->redis;
+
+    return redis->nodes != NULL
+           ? !ngx_http_ratelimit_redis_nodes_down(redis->nodes)
+           : !ratelimit_breaker_is_open(&redis->shared->breaker);
 }
 
 

@@ -75,7 +75,8 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_sync_store = {
     ngx_http_ratelimit_sync_use,
     ngx_http_ratelimit_redis_part,
     ngx_http_ratelimit_sync_attempt,
-    ngx_http_ratelimit_sync_local
+    ngx_http_ratelimit_sync_local,
+    ngx_http_ratelimit_redis_is_up
 };
 
 

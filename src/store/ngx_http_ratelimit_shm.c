@@ -57,7 +57,8 @@ const ngx_http_ratelimit_store_t  ngx_http_ratelimit_shm_store = {
     NULL,                                  /* use */
     NULL,                                  /* part */
     NULL,                                  /* attempt */
-    NULL                                   /* local */
+    NULL,                                  /* local */
+    NULL                                   /* up */
 };
 
 

@@ -191,6 +191,8 @@ typedef enum {
  *         NGX_DECLINED if the store has to be asked.  NULL if it always has.
  * local   shared memory has decided instead, and has charged the query.  NULL
  *         if nothing follows from that.
+ * up      whether all servers that the zone counts in are in use.  NULL if it
+ *         needs none.
  */
 
 typedef struct {
@@ -206,6 +208,7 @@ typedef struct {
     uint32_t    (*part)(ngx_http_ratelimit_subject_t *subject);
     ngx_int_t   (*attempt)(ngx_http_ratelimit_query_t *q);
     void        (*local)(ngx_http_ratelimit_query_t *q);
+    ngx_uint_t  (*up)(ngx_http_ratelimit_zone_t *zone);
 } ngx_http_ratelimit_store_t;
 
 
@@ -424,8 +427,6 @@ typedef struct {
 ngx_int_t ngx_http_ratelimit_redis_get_figures(
     ngx_http_ratelimit_redis_t *redis, ngx_uint_t n, ngx_pool_t *pool,
     ngx_http_ratelimit_redis_figures_t *figures);
-
-ngx_uint_t ngx_http_ratelimit_redis_is_up(ngx_http_ratelimit_redis_t *redis);
 
 /* the configuration is used from now on */
 void ngx_http_ratelimit_redis_init_module(ngx_cycle_t *cycle);

@@ -537,15 +537,7 @@ ngx_http_ratelimit_zone_enough(ngx_http_ratelimit_zone_t *zone,
 ngx_uint_t
 ngx_http_ratelimit_store_is_up(ngx_http_ratelimit_zone_t *zone)
 {
-#if (NGX_HTTP_RATELIMIT_HIREDIS)
-
-    if (zone->redis != NULL) {
-        return ngx_http_ratelimit_redis_is_up(zone->redis);
-    }
-
-#endif
-
-    return 1;
+    return zone->store->up == NULL || zone->store->up(zone);
 }
 
 
