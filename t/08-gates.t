@@ -20,6 +20,7 @@ my %HANDLER = (
     'one limit, leaky_bucket' => [0.8],
     'one limit, sliding_window buckets=1' => [0.75],
     'one limit, sliding_window' => [0.75],
+    'one limit, fixed_window 100000r' => [0.75],
     'one limit, buckets=1 100000r' => [0.75],
     'one limit, sliding_window 100000r' => [0.75],
     'two rates of one zone, buckets=1' => [0.58],
