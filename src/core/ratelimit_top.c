@@ -15,9 +15,9 @@
 #define RATELIMIT_TOP_FORGOTTEN  (64 * RATELIMIT_TOP_HALF / RATELIMIT_TOP_STEP)
 
 
-static void ratelimit_top_take(ratelimit_top_t *top, size_t k, uint64_t id,
+static void ratelimit_top_insert(ratelimit_top_t *top, size_t k, uint64_t id,
     uint32_t limit, const void *key, size_t len);
-static ratelimit_top_score_t *ratelimit_top_victim(ratelimit_top_t *top,
+static ratelimit_top_score_t *ratelimit_top_choose(ratelimit_top_t *top,
     size_t k);
 static void ratelimit_top_link(ratelimit_top_t *top,
     ratelimit_top_score_t *score);
@@ -50,7 +50,7 @@ ratelimit_top_add(ratelimit_top_t *top, size_t k, uint64_t now, uint64_t id,
     }
 
     if (!ratelimit_top_repeat(top, now, id)) {
-        ratelimit_top_take(top, k, id, limit, key, len);
+        ratelimit_top_insert(top, k, id, limit, key, len);
     }
 }
 
@@ -58,12 +58,12 @@ ratelimit_top_add(ratelimit_top_t *top, size_t k, uint64_t now, uint64_t id,
 /* a score for a key that has none */
 
 static void
-ratelimit_top_take(ratelimit_top_t *top, size_t k, uint64_t id, uint32_t limit,
-    const void *key, size_t len)
+ratelimit_top_insert(ratelimit_top_t *top, size_t k, uint64_t id,
+    uint32_t limit, const void *key, size_t len)
 {
     ratelimit_top_score_t  *score;
 
-    score = ratelimit_top_victim(top, k);
+    score = ratelimit_top_choose(top, k);
 
     if (score->id) {
         ratelimit_top_unlink(top, score);
@@ -93,20 +93,20 @@ ratelimit_top_take(ratelimit_top_t *top, size_t k, uint64_t id, uint32_t limit,
  */
 
 static ratelimit_top_score_t *
-ratelimit_top_victim(ratelimit_top_t *top, size_t k)
+ratelimit_top_choose(ratelimit_top_t *top, size_t k)
 {
     size_t                  i, n;
-    ratelimit_top_score_t  *score, *victim;
+    ratelimit_top_score_t  *score, *lowest;
 
     i = top->turn;
-    victim = &top->scores[i];
+    lowest = &top->scores[i];
 
     for (n = 0; n < k; n++) {
         score = &top->scores[i];
         i = (i + 1 < k) ? i + 1 : 0;
 
-        if (score->count <= victim->count) {
-            victim = score;
+        if (score->count <= lowest->count) {
+            lowest = score;
             top->turn = i;
 
             if (score->count <= top->least) {
@@ -115,9 +115,9 @@ ratelimit_top_victim(ratelimit_top_t *top, size_t k)
         }
     }
 
-    top->least = victim->count;
+    top->least = lowest->count;
 
-    return victim;
+    return lowest;
 }
 
 

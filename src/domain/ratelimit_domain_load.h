@@ -70,15 +70,15 @@ yaml_node_t *ratelimit_load_element(ratelimit_load_t *load, yaml_node_t *node,
 /* the text of a scalar for a message */
 const char *ratelimit_load_quoted(yaml_node_t *node);
 
-/* ratelimit_domain_tags.c: what a scalar is, after tags were looked for */
-void ratelimit_load_tags(ratelimit_load_t *load);
-ratelimit_scalar_t ratelimit_load_scalar(yaml_node_t *node);
-
 /* returns 0, as what fails does; node is NULL if there is no place */
 int ratelimit_load_error(ratelimit_load_t *load, yaml_node_t *node,
     const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void ratelimit_load_warn(ratelimit_load_t *load, yaml_node_t *node,
     const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* ratelimit_domain_tags.c: what a scalar is, after tags were looked for */
+void ratelimit_load_tags(ratelimit_load_t *load);
+ratelimit_scalar_t ratelimit_load_scalar(yaml_node_t *node);
 
 
 #endif /* _RATELIMIT_DOMAIN_LOAD_H_INCLUDED_ */

@@ -17,7 +17,7 @@ static ngx_int_t ngx_http_ratelimit_redis_init_shared(
     ngx_shm_zone_t *shm_zone, void *data);
 static ngx_int_t ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
-static void ngx_http_ratelimit_redis_take(ngx_http_ratelimit_redis_t *redis);
+static void ngx_http_ratelimit_redis_restore(ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_leave(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_stay(ngx_cycle_t *cycle,
@@ -253,7 +253,7 @@ ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
 
 
 static void
-ngx_http_ratelimit_redis_take(ngx_http_ratelimit_redis_t *redis)
+ngx_http_ratelimit_redis_restore(ngx_http_ratelimit_redis_t *redis)
 {
     ngx_str_t  node;
 
@@ -263,7 +263,8 @@ ngx_http_ratelimit_redis_take(ngx_http_ratelimit_redis_t *redis)
 
     ngx_str_null(&node);
 
-    ngx_http_ratelimit_take_kept(&redis->name, &node, &redis->shared->counters,
+    ngx_http_ratelimit_restore_kept(&redis->name, &node,
+                                 &redis->shared->counters,
                                  sizeof(ngx_http_ratelimit_redis_counters_t));
 }
 
@@ -419,7 +420,7 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
 
         shared = &node->shared;
 
-        ngx_http_ratelimit_redis_take_node(redis->nodes, node);
+        ngx_http_ratelimit_redis_restore_node(redis->nodes, node);
 
         endpoint.host.data = node->host;
         endpoint.host.len = ngx_strlen(node->host);
@@ -427,7 +428,7 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
     }
 
     if (n == 0) {
-        ngx_http_ratelimit_redis_take(redis);
+        ngx_http_ratelimit_redis_restore(redis);
     }
 
     figures->name = redis->name;

@@ -445,7 +445,7 @@ void ngx_http_ratelimit_redis_resolve(
  * The result of a command, before the query's handler is called: rc is as that
  * of parse_reply, the text that of the reply, or NULL. The query may be NULL.
  */
-typedef void (*ngx_http_ratelimit_redis_report_pt)(
+typedef void (*ngx_http_ratelimit_redis_result_pt)(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc,
     ngx_str_t *text);
 
@@ -477,7 +477,7 @@ struct ngx_http_ratelimit_redis_command_s {
     u_char                         *args;     /* what follows the script */
     u_char                         *arguments;  /* and the operation */
     u_char                         *last;
-    ngx_http_ratelimit_redis_report_pt  on_reply;  /* or NULL */
+    ngx_http_ratelimit_redis_result_pt  on_reply;  /* or NULL */
     void                           *context;  /* of it */
     uint64_t                        question; /* its number, or 0 */
     ngx_queue_t                     open;     /* questions of the worker */

@@ -395,7 +395,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
         node->address[0] = '\0';
         ngx_cpystrn(node->host, host->data, host->len + 1);
 
-        ngx_http_ratelimit_redis_take_node(nodes, node);
+        ngx_http_ratelimit_redis_restore_node(nodes, node);
 
         ngx_memory_barrier();
         node->id = ++directory->id;
@@ -445,7 +445,7 @@ ngx_http_ratelimit_redis_keep_node(ngx_http_ratelimit_redis_nodes_t *nodes,
 
 
 void
-ngx_http_ratelimit_redis_take_node(ngx_http_ratelimit_redis_nodes_t *nodes,
+ngx_http_ratelimit_redis_restore_node(ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_http_ratelimit_redis_node_t *node)
 {
     u_char     text[NGX_HTTP_RATELIMIT_NODE_NAME];
@@ -456,7 +456,7 @@ ngx_http_ratelimit_redis_take_node(ngx_http_ratelimit_redis_nodes_t *nodes,
     }
 
     ngx_http_ratelimit_redis_name_node(node, text, &name);
-    ngx_http_ratelimit_take_kept(&nodes->redis->name, &name,
+    ngx_http_ratelimit_restore_kept(&nodes->redis->name, &name,
                                  &node->shared.counters,
                                  sizeof(ngx_http_ratelimit_redis_counters_t));
 }

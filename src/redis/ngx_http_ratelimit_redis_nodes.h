@@ -71,7 +71,7 @@ ngx_int_t ngx_http_ratelimit_redis_nodes_init(
 /* counters of all nodes, and of one: see ngx_http_ratelimit_kept.h */
 void ngx_http_ratelimit_redis_nodes_keep(
     ngx_http_ratelimit_redis_nodes_t *nodes);
-void ngx_http_ratelimit_redis_take_node(
+void ngx_http_ratelimit_redis_restore_node(
     ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_http_ratelimit_redis_node_t *node);
 

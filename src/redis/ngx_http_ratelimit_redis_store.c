@@ -21,7 +21,7 @@ static void ngx_http_ratelimit_redis_log_error(
 static void ngx_http_ratelimit_redis_on_message(
     ngx_http_ratelimit_redis_message_t *message,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
-static void ngx_http_ratelimit_redis_take_reply(
+static void ngx_http_ratelimit_redis_handle_reply(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 static void ngx_http_ratelimit_redis_out_of_step(
@@ -267,12 +267,12 @@ ngx_http_ratelimit_redis_on_message(
         return;
     }
 
-    ngx_http_ratelimit_redis_take_reply(command, type, text);
+    ngx_http_ratelimit_redis_handle_reply(command, type, text);
 }
 
 
 static void
-ngx_http_ratelimit_redis_take_reply(
+ngx_http_ratelimit_redis_handle_reply(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text)
 {

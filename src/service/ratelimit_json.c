@@ -16,7 +16,7 @@ static int ratelimit_json_name(ratelimit_json_t *in,
     const ratelimit_json_member_t *members, unsigned *seen);
 static int ratelimit_json_find(const ratelimit_json_member_t *members,
     const unsigned char *name, size_t len);
-static int ratelimit_json_take(ratelimit_json_t *in, unsigned char ch);
+static int ratelimit_json_accept(ratelimit_json_t *in, unsigned char ch);
 static int ratelimit_json_literal(ratelimit_json_t *in, const char *word);
 static size_t ratelimit_json_append(unsigned char *out, size_t room,
     size_t len, const unsigned char *text, size_t n);
@@ -37,7 +37,7 @@ ratelimit_json_object(ratelimit_json_t *in,
     int       found;
     unsigned  seen;
 
-    if (!ratelimit_json_take(in, '{')) {
+    if (!ratelimit_json_accept(in, '{')) {
         (void) ratelimit_json_error(in, "an object is expected");
         return;
     }
@@ -60,7 +60,7 @@ ratelimit_json_list(ratelimit_json_t *in, const char *error,
 {
     int  next;
 
-    if (!ratelimit_json_take(in, '[')) {
+    if (!ratelimit_json_accept(in, '[')) {
         (void) ratelimit_json_error(in, error);
         return;
     }
@@ -76,11 +76,11 @@ ratelimit_json_list(ratelimit_json_t *in, const char *error,
 static int
 ratelimit_json_next(ratelimit_json_t *in, unsigned char bracket, int comma)
 {
-    if (in->reason || ratelimit_json_take(in, bracket)) {
+    if (in->reason || ratelimit_json_accept(in, bracket)) {
         return 0;
     }
 
-    if (comma && !ratelimit_json_take(in, ',')) {
+    if (comma && !ratelimit_json_accept(in, ',')) {
         return ratelimit_json_error(in, "a comma is expected");
     }
 
@@ -115,7 +115,7 @@ ratelimit_json_name(ratelimit_json_t *in,
 
     *seen |= 1U << found;
 
-    if (!ratelimit_json_take(in, ':')) {
+    if (!ratelimit_json_accept(in, ':')) {
         return ratelimit_json_error(in, "a colon is expected");
     }
 
@@ -165,7 +165,7 @@ ratelimit_json_blank(ratelimit_json_t *in)
 /* whether this is next: then it is passed over */
 
 static int
-ratelimit_json_take(ratelimit_json_t *in, unsigned char ch)
+ratelimit_json_accept(ratelimit_json_t *in, unsigned char ch)
 {
     if (!ratelimit_json_blank(in) || *in->p != ch) {
         return 0;

@@ -160,7 +160,7 @@ ngx_http_ratelimit_kept_move(ngx_atomic_t *from, ngx_atomic_t *to, size_t size)
 
 
 void
-ngx_http_ratelimit_take_kept(ngx_str_t *one, ngx_str_t *two, void *counters,
+ngx_http_ratelimit_restore_kept(ngx_str_t *one, ngx_str_t *two, void *counters,
     size_t size)
 {
     ratelimit_hash_t                   hash;
@@ -277,7 +277,7 @@ ngx_http_ratelimit_keep_zone(ngx_http_ratelimit_zone_t *zone,
 
 
 void
-ngx_http_ratelimit_take_evictions(ngx_http_ratelimit_zone_t *zone)
+ngx_http_ratelimit_restore_evictions(ngx_http_ratelimit_zone_t *zone)
 {
     ngx_str_t          kind;
     ngx_atomic_uint_t  n[2];
@@ -291,7 +291,7 @@ ngx_http_ratelimit_take_evictions(ngx_http_ratelimit_zone_t *zone)
     n[0] = 0;
     n[1] = 0;
 
-    ngx_http_ratelimit_take_kept(&kind, &zone->name, n, sizeof(n));
+    ngx_http_ratelimit_restore_kept(&kind, &zone->name, n, sizeof(n));
 
     if (n[0]) {
         ratelimit_table_inherit_evictions(zone->table, n[0], n[1]);

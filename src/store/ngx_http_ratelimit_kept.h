@@ -31,7 +31,7 @@ void ngx_http_ratelimit_kept_activate(ngx_cycle_t *cycle);
  */
 void ngx_http_ratelimit_keep(ngx_str_t *one, ngx_str_t *two, void *counters,
     size_t size);
-void ngx_http_ratelimit_take_kept(ngx_str_t *one, ngx_str_t *two,
+void ngx_http_ratelimit_restore_kept(ngx_str_t *one, ngx_str_t *two,
     void *counters, size_t size);
 
 /*
@@ -40,7 +40,7 @@ void ngx_http_ratelimit_take_kept(ngx_str_t *one, ngx_str_t *two,
  */
 void ngx_http_ratelimit_keep_gone(ngx_cycle_t *cycle, ngx_array_t *zones);
 void ngx_http_ratelimit_keep_late(ngx_array_t *zones);
-void ngx_http_ratelimit_take_evictions(ngx_http_ratelimit_zone_t *zone);
+void ngx_http_ratelimit_restore_evictions(ngx_http_ratelimit_zone_t *zone);
 
 
 #endif /* _NGX_HTTP_RATELIMIT_KEPT_H_INCLUDED_ */

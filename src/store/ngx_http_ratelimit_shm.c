@@ -455,7 +455,7 @@ void
 ngx_http_ratelimit_store_memory(ngx_http_ratelimit_zone_t *zone,
     ngx_http_ratelimit_memory_t *memory)
 {
-    ngx_http_ratelimit_take_evictions(zone);
+    ngx_http_ratelimit_restore_evictions(zone);
 
     memory->size = zone->shm_zone->shm.size;
     memory->entries = ratelimit_table_entries(zone->table);
@@ -492,7 +492,7 @@ ngx_http_ratelimit_store_may_log(ngx_http_ratelimit_zone_t *zone,
 uint64_t
 ngx_http_ratelimit_store_not_logged(ngx_http_ratelimit_zone_t *zone)
 {
-    return ratelimit_table_take_unlogged(zone->table);
+    return ratelimit_table_unlogged(zone->table);
 }
 
 
@@ -594,7 +594,7 @@ ngx_http_ratelimit_shm_join(ngx_cycle_t *cycle, ngx_array_t *zones)
     zone = zones->elts;
     lifelines = zone[0]->lifelines->data;
 
-    self = ratelimit_lifelines_take(lifelines);
+    self = ratelimit_lifelines_claim(lifelines);
 
     if (self == 0) {
         return NGX_DECLINED;

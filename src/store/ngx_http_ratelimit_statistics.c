@@ -829,6 +829,6 @@ ngx_http_ratelimit_statistics_reset(ngx_http_ratelimit_zone_t *zone)
         tally[i].owner->former = all;
     }
 
-    ngx_http_ratelimit_take_evictions(zone);
+    ngx_http_ratelimit_restore_evictions(zone);
     ratelimit_table_dismiss_evictions(zone->table);
 }

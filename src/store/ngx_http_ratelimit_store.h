@@ -481,6 +481,20 @@ void ngx_http_ratelimit_query_abort(ngx_http_ratelimit_query_t *q);
 ngx_uint_t ngx_http_ratelimit_query_describe(ngx_http_ratelimit_query_t *q);
 
 /*
+ * Takes a limit of one rule out of the query, which may be decided again then.
+ * Its row stands behind those of the query, before others that were dropped.
+ */
+void ngx_http_ratelimit_query_drop(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t i);
+
+/* before done was called; it will not be.  For refund see a store's cancel */
+void ngx_http_ratelimit_query_cancel(ngx_http_ratelimit_query_t *q,
+    ngx_uint_t refund);
+
+
+/* ngx_http_ratelimit_query_settle.c */
+
+/*
  * The request was refused by others than this query, which has allowed it: its
  * items are refunded, except where refused requests count.  Returns whether one
  * of these refuses the next request.
@@ -510,17 +524,6 @@ void ngx_http_ratelimit_query_adjust(ngx_http_ratelimit_query_t *q,
  */
 void ngx_http_ratelimit_query_refund_latest(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i, uint64_t cost);
-
-/*
- * Takes a limit of one rule out of the query, which may be decided again then.
- * Its row stands behind those of the query, before others that were dropped.
- */
-void ngx_http_ratelimit_query_drop(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t i);
-
-/* before done was called; it will not be.  For refund see a store's cancel */
-void ngx_http_ratelimit_query_cancel(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t refund);
 
 
 /* memory is of n * ngx_http_ratelimit_row_size bytes */

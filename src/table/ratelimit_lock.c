@@ -106,7 +106,7 @@ ratelimit_lifelines_clock(ratelimit_lifelines_t *lifelines)
 
 
 uint32_t
-ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines)
+ratelimit_lifelines_claim(ratelimit_lifelines_t *lifelines)
 {
     uint32_t  i, taken;
 

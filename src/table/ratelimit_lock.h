@@ -41,7 +41,7 @@ ratelimit_lifelines_t *ratelimit_lifelines_create(void *memory);
 uint64_t *ratelimit_lifelines_clock(ratelimit_lifelines_t *lifelines);
 
 /* returns the name of the calling process, 0 if there are too many */
-uint32_t ratelimit_lifelines_take(ratelimit_lifelines_t *lifelines);
+uint32_t ratelimit_lifelines_claim(ratelimit_lifelines_t *lifelines);
 
 /*
  * Is called once for each wait that lasts longer than a second, with the id of

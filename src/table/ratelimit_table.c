@@ -750,7 +750,7 @@ ratelimit_table_count_unlogged(ratelimit_table_t *table)
 
 
 uint64_t
-ratelimit_table_take_unlogged(ratelimit_table_t *table)
+ratelimit_table_unlogged(ratelimit_table_t *table)
 {
     return __atomic_exchange_n(&table->header->unlogged, 0, __ATOMIC_RELAXED);
 }

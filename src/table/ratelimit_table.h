@@ -275,7 +275,7 @@ uint64_t ratelimit_table_new_evictions(ratelimit_table_t *table,
  */
 uint64_t ratelimit_table_count_event(ratelimit_table_t *table, uint64_t now);
 void ratelimit_table_count_unlogged(ratelimit_table_t *table);
-uint64_t ratelimit_table_take_unlogged(ratelimit_table_t *table);
+uint64_t ratelimit_table_unlogged(ratelimit_table_t *table);
 
 /*
  * Returns 1 once a second for an event, known by its hash.  Two events that

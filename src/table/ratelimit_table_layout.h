@@ -88,7 +88,7 @@ struct ratelimit_header_s {
 
     uint64_t                        padding[3];
     uint64_t                        inherited;  /* evictions of sealed tables */
-    uint64_t                        dismissed;  /* evictions, see table.h */
+    uint64_t                        dismissed;  /* of all evictions */
     uint64_t                        left;     /* evictions that were left to
                                                  another, + 1; 0: not gone */
     uint64_t                        reported; /* evictions of this one */

@@ -342,7 +342,7 @@ table_work(unsigned number, int commands)
 
     for (i = 0; i < TABLE_STORES; i++) {
         if (table_stores[i].fleet.lifelines) {
-            table_stores[i].fleet.me = ratelimit_lifelines_take(
+            table_stores[i].fleet.me = ratelimit_lifelines_claim(
                                           table_stores[i].fleet.lifelines);
         }
     }

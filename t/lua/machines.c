@@ -697,7 +697,7 @@ main(int argc, char **argv)
 
     lifelines = ratelimit_lifelines_create(calloc(1,
                                                 ratelimit_lifelines_size()));
-    me = ratelimit_lifelines_take(lifelines);
+    me = ratelimit_lifelines_claim(lifelines);
 
     for (i = 0; i < MACHINES_MAX; i++) {
         machines[i].memory = malloc(MACHINES_LEDGER);

@@ -239,7 +239,7 @@ deny_fork(ratelimit_deny_cache_t *cache, deny_tally_t *tally, int number)
 
     if (pid == 0) {
         (void) prctl(PR_SET_PDEATHSIG, SIGKILL);   /* ends with its parent */
-        deny_me = ratelimit_lifelines_take(deny_lifelines);
+        deny_me = ratelimit_lifelines_claim(deny_lifelines);
         random_state += (uint64_t) number * 1000003;
         deny_work(cache, tally);
         _exit(0);
@@ -326,7 +326,7 @@ deny_test_dead_holder(void)
     pid = fork();
 
     if (pid == 0) {
-        ratelimit_lock(lock, ratelimit_lifelines_take(deny_lifelines),
+        ratelimit_lock(lock, ratelimit_lifelines_claim(deny_lifelines),
                        deny_lifelines);
         raise(SIGKILL);
     }
@@ -419,7 +419,7 @@ main(int argc, char **argv)
 
     deny_lifelines = ratelimit_lifelines_create(
                                      deny_memory(ratelimit_lifelines_size()));
-    deny_me = ratelimit_lifelines_take(deny_lifelines);
+    deny_me = ratelimit_lifelines_claim(deny_lifelines);
 
     deny_test_memory();
     deny_test_find();

@@ -137,7 +137,7 @@ fleet_open(fleet_t *f, size_t size, ratelimit_algorithm_e algorithm,
     if (f->lifelines == NULL) {
         f->lifelines = ratelimit_lifelines_create(
                                    fleet_memory(ratelimit_lifelines_size()));
-        f->me = ratelimit_lifelines_take(f->lifelines);
+        f->me = ratelimit_lifelines_claim(f->lifelines);
         f->now = 1000000 * RATELIMIT_SECOND;
     }
 
@@ -239,7 +239,7 @@ fleet_fork(fleet_t *f, fleet_run_pt run, int number, void *data)
 
     if (pid == 0) {
         (void) prctl(PR_SET_PDEATHSIG, SIGKILL);   /* ends with its parent */
-        f->me = ratelimit_lifelines_take(f->lifelines);
+        f->me = ratelimit_lifelines_claim(f->lifelines);
         run(f, number, data);
         _exit(0);
     }
@@ -271,7 +271,7 @@ fleet_thread(void *data)
 {
     fleet_worker_t  *w = data;
 
-    w->fleet.me = ratelimit_lifelines_take(w->fleet.lifelines);
+    w->fleet.me = ratelimit_lifelines_claim(w->fleet.lifelines);
     w->run(&w->fleet, w->number, w->data);
 
     return NULL;

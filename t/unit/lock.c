@@ -52,7 +52,7 @@ lock_wait_for_stopped(void)
 
     f.lifelines = ratelimit_lifelines_create(
                                    fleet_memory(ratelimit_lifelines_size()));
-    f.me = ratelimit_lifelines_take(f.lifelines);
+    f.me = ratelimit_lifelines_claim(f.lifelines);
 
     lock_shared = fleet_memory(4096);
     ratelimit_lock_stalled = lock_stalled;
