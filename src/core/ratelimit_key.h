@@ -2,7 +2,7 @@
 /*
  * Keys as 64 bits, by sums of products with secret numbers.  Two keys that were
  * chosen without knowing these have one hash with a chance of 2^-63, for which
- * SipHash would take three times as long.
+ * SipHash would take three times as long: t/08-gates.t has no room for that.
  *
  * A key of up to RATELIMIT_KEY_MAX bytes is taken as pairs of words (a, b).
  * The sum, of 128 bits, of all (a + p) * (b + q), with two secret numbers for

@@ -271,7 +271,8 @@ uint64_t ratelimit_table_new_evictions(ratelimit_table_t *table,
 
 /*
  * Counts an event of this second: returns how many there were so far.  The
- * other two add up those that were not logged, and take the sum.
+ * other two add up those that were not logged, and return the sum, which begins
+ * with 0 again.
  */
 uint64_t ratelimit_table_count_event(ratelimit_table_t *table, uint64_t now);
 void ratelimit_table_count_unlogged(ratelimit_table_t *table);
