@@ -219,7 +219,7 @@ PARTS =
 
 .PHONY: matrix
 matrix:  ## test other versions, packages and bare roots (PARTS="...")
-	@.ci/install build debootstrap git iproute2
+	@.ci/install test debootstrap git iproute2
 	@.ci/matrix $(PARTS)
 
 
