@@ -23,6 +23,8 @@ add_block_preprocessor(sub {
     $block->set_value(user_files => [
         [passwords => "user:{PLAIN}secret\n"],
         ['page.html' => "the page\n"],
+        ['parts.html' => 'the page<!--#include virtual="/part.txt" -->'],
+        ['part.txt' => " and a part\n"],
     ]);
 
     $block->set_value(http_config => $block->http_config . '
@@ -132,16 +134,19 @@ __DATA__
     location /rewrite { if ($http_authorization !~ secret) { return 401; } }
     location /proxy { ratelimit off; proxy_intercept_errors on;
                       proxy_pass http://127.0.0.1:$server_port/password; }
+    location /200 { ratelimit off; proxy_intercept_errors on;
+                    error_page 401 =200 /page.html;
+                    proxy_pass http://127.0.0.1:$server_port/password; }
     location /password { ratelimit off; auth_basic realm;
                          try_files /index.html =404; }
     location = /page.html { }
     location /t { auth_basic realm; try_files /index.html =404; }
 --- request eval
-[(map { ("GET /$_") x 3 } qw(rewrite proxy)), ("GET /t") x 3]
+[(map { ("GET /$_") x 3 } qw(rewrite proxy 200)), ("GET /t") x 3]
 --- more_headers eval
-[($::bad) x 6, ($::good) x 3]
+[($::bad) x 9, ($::good) x 3]
 --- error_code eval
-[(401) x 6, 200, 200, 429]
+[(401) x 6, (200) x 5, 429]
 
 
 
@@ -395,3 +400,74 @@ __DATA__
 [("GET /t?k=a") x 5, ("GET /left?k=a") x 3]
 --- error_code eval
 [200, (429) x 4, 200, 200, 429]
+
+
+
+=== TEST 16: parts of the page of a refusal
+--- http_config
+    ratelimit_zone $remote_user zone=user16:1m rate=2r/d;
+    ratelimit_zone $server_name zone=ip16:1m rate=1r/d;
+--- config
+    auth_basic realm;
+    ratelimit zone=user16 after_auth;
+    error_page 401 /parts.html;
+
+    location = /parts.html { auth_basic off; ssi on; mirror /mirror; }
+    location /again { ratelimit off; error_page 401 =200 /parts.html;
+                      try_files /index.html =404; }
+    location = /part.txt { ratelimit zone=ip16;
+                           ratelimit zone=user16 after_auth; }
+    location = /mirror { try_files /index.html =404; }
+    location /t { try_files /index.html =404; }
+    location /left { ratelimit zone=ip16; auth_basic off;
+                     try_files /index.html =404; }
+--- request eval
+[("GET /t") x 3, ("GET /again") x 3, ("GET /t") x 3, ("GET /left") x 2]
+--- more_headers eval
+[($::bad) x 6, ($::good) x 5]
+--- error_code eval
+[(401) x 3, (200) x 5, 429, 200, 429]
+--- response_body_like eval
+[("the page and a part") x 6, ("It works") x 2, "quota", "It works", "quota"]
+
+
+
+=== TEST 17: parts of a page that an upstream or a rewrite refuses
+--- http_config
+    ratelimit_zone $remote_user zone=user17:1m rate=2r/d;
+--- config
+    ratelimit zone=user17 after_auth;
+    error_page 401 /parts.html;
+
+    location /rewrite { if ($http_authorization !~ secret) { return 401; } }
+    location /proxy { ratelimit off; proxy_intercept_errors on;
+                      proxy_pass http://127.0.0.1:$server_port/password; }
+    location /password { ratelimit off; auth_basic realm;
+                         try_files /index.html =404; }
+    location = /parts.html { ssi on; }
+    location /t { auth_basic realm; try_files /index.html =404; }
+--- request eval
+[(map { ("GET /$_") x 3 } qw(rewrite proxy)), ("GET /t") x 3]
+--- more_headers eval
+[($::bad) x 6, ($::good) x 3]
+--- error_code eval
+[(401) x 6, 200, 200, 429]
+
+
+
+=== TEST 18: the authenticator inherits the limit of the user
+--- http_config
+    ratelimit_zone $remote_user zone=user18:1m rate=2r/d;
+--- config
+    ratelimit zone=user18 after_auth;
+
+    location /t { auth_request /auth; try_files /index.html =404; }
+    location = /auth { proxy_pass http://127.0.0.1:$server_port/password; }
+    location /password { ratelimit off; auth_basic realm;
+                         try_files /index.html =404; }
+--- request eval
+[("GET /t") x 6]
+--- more_headers eval
+[($::bad) x 3, ($::good) x 3]
+--- error_code eval
+[(401) x 3, 200, 200, 429]

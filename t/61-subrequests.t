@@ -101,14 +101,15 @@ __DATA__
     ratelimit_zone $server_name zone=first4:1m rate=3r/d;
     ratelimit_zone $server_name zone=second4:1m rate=1r/d;
 --- config
-    location /t { auth_request /auth; try_files /index.html =404; }
-    location = /auth { ratelimit zone=first4; ratelimit zone=second4 after_auth;
-                       try_files /index.html =404; }
+    location /page { ssi on; }
+    location /part { ratelimit zone=first4; ratelimit zone=second4 after_auth; }
     location /first { ratelimit zone=first4; try_files /index.html =404; }
 --- request eval
-[("GET /t") x 3, ("GET /first") x 3]
+[("GET /page.html") x 3, ("GET /first") x 3]
 --- error_code eval
-[200, 500, 500, 200, 200, 429]
+[(200) x 5, 429]
+--- response_body_like eval
+["^part", ("429") x 2, ("It works") x 2, "quota"]
 
 
 

@@ -214,8 +214,11 @@ ngx_int_t ngx_http_ratelimit_preaccess_handler(ngx_http_request_t *r);
 /* runs last in precontent */
 ngx_int_t ngx_http_ratelimit_content_handler(ngx_http_request_t *r);
 
-/* whether the request is at the page of a failed authentication */
-ngx_uint_t ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r);
+/* whether a subrequest belongs to the error page of a refusal */
+ngx_uint_t ngx_http_ratelimit_is_part_of_refusal(ngx_http_request_t *r);
+
+/* whether authentication has let the request pass, and its parents */
+ngx_uint_t ngx_http_ratelimit_is_after_auth(ngx_http_request_t *r);
 
 
 /* ngx_http_ratelimit_handler.c */

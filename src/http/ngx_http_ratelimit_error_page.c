@@ -14,6 +14,8 @@
 
 static ngx_uint_t ngx_http_ratelimit_at_error_page(
     ngx_http_ratelimit_ctx_t *ctx);
+static ngx_uint_t ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_ratelimit_is_before_auth(ngx_http_request_t *r);
 
 
 /* this does something only where a location has error pages */
@@ -90,13 +92,81 @@ ngx_http_ratelimit_at_error_page(ngx_http_ratelimit_ctx_t *ctx)
 }
 
 
-/* also by a rewrite or an upstream, as long as the page keeps the status */
+/* parts of such a page belong to it */
 
 ngx_uint_t
+ngx_http_ratelimit_is_part_of_refusal(ngx_http_request_t *r)
+{
+    ngx_http_ratelimit_ctx_t  *ctx;
+
+    for (r = r->parent; r != NULL; r = r->parent) {
+        ctx = ngx_http_ratelimit_get_ctx(r);
+
+        if (ctx != NULL && ctx->refused) {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+/* a subrequest is not asked for a password: its parent is */
+
+ngx_uint_t
+ngx_http_ratelimit_is_after_auth(ngx_http_request_t *r)
+{
+    if (ngx_http_ratelimit_is_unauthorized(r)) {
+        return 0;
+    }
+
+    for (r = r->parent; r != NULL; r = r->parent) {
+        if (ngx_http_ratelimit_is_unauthorized(r)
+            || ngx_http_ratelimit_is_before_auth(r))
+        {
+            return 0;
+        }
+    }
+
+    return 1;
+}
+
+
+/*
+ * Whether the request is at the page of a failed authentication; also by a
+ * rewrite, as long as the page keeps the status, or by an upstream.
+ */
+
+static ngx_uint_t
 ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r)
 {
     return r->err_status == NGX_HTTP_UNAUTHORIZED
-           || r->err_status == NGX_HTTP_FORBIDDEN;
+           || r->err_status == NGX_HTTP_FORBIDDEN
+           || (r->upstream != NULL
+               && r->upstream->headers_in.status_n == NGX_HTTP_UNAUTHORIZED);
+}
+
+
+/* as a request that asks an authenticator by a subrequest */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_before_auth(ngx_http_request_t *r)
+{
+    ngx_http_phase_handler_t   *ph;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+    ph = &cmcf->phase_engine.handlers[r->phase_handler];
+
+    while (ph->checker != NULL) {
+        if (ph->handler == ngx_http_ratelimit_after_auth_handler) {
+            return 1;
+        }
+
+        ph++;
+    }
+
+    return 0;
 }
 
 

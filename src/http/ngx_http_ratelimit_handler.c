@@ -119,7 +119,7 @@ ngx_http_ratelimit_after_auth_handler(ngx_http_request_t *r)
 
     rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
 
-    if (rlcf->set != NULL && !ngx_http_ratelimit_is_unauthorized(r)) {
+    if (rlcf->set != NULL && ngx_http_ratelimit_is_after_auth(r)) {
         rc = ngx_http_ratelimit_run(r, rlcf, NGX_HTTP_RATELIMIT_AFTER_AUTH);
 
         if (rc != NGX_DECLINED) {
@@ -150,7 +150,9 @@ ngx_http_ratelimit_run(ngx_http_request_t *r,
     set = rlcf->set;
 
     if (!(set->stages & stage)
-        || (r != r->main && ngx_http_ratelimit_is_spared(r)))
+        || (r != r->main
+            && (ngx_http_ratelimit_is_spared(r)
+                || ngx_http_ratelimit_is_part_of_refusal(r))))
     {
         return NGX_DECLINED;
     }
