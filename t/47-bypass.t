@@ -194,3 +194,40 @@ X-RateLimit-Limit: 77
 [("X-Status: BYPASSED\nX-Staff: 1.\n!X-RateLimit-Limit") x 5,
  "X-Status: PASSED\nX-Staff: .", "X-Status: REJECTED\nX-RateLimit-Limit: 1",
  "X-Status: PASSED\nX-RateLimit-Remaining: 1"]
+
+
+
+=== TEST 10: the same where a redirect leads from that limit to authentication
+--- http_config
+    map $user $staff { admin 1; }
+    map $user $plan { admin "9r/h"; default "1r/h"; }
+
+    ratelimit_zone $server_name zone=before10:1m rate=9r/h;
+    ratelimit_zone $server_name zone=early10:1m rate=$plan;
+    ratelimit_zone $server_name zone=after10:1m rate=1r/h;
+    ratelimit_zone $user zone=plan10:1m rate=$plan;
+--- config
+    location /t { ratelimit zone=before10; ratelimit_bypass $staff;
+                  try_files /no /app; }
+    location /rate { ratelimit zone=early10; try_files /no /plan; }
+    location /app { auth_request /auth;
+                    auth_request_set $user $upstream_http_x_user;
+                    ratelimit zone=after10 after_auth;
+                    ratelimit_bypass $staff; try_files /index.html =404; }
+    location /plan { auth_request /auth;
+                     auth_request_set $user $upstream_http_x_user;
+                     ratelimit zone=plan10 after_auth;
+                     add_header X-Plan $plan;
+                     try_files /index.html =404; }
+    location = /auth { internal; ratelimit off;
+                       proxy_pass http://127.0.0.1:$server_port/name; }
+    location /name { add_header X-User $http_x_name; return 204; }
+--- request eval
+[("GET /t") x 5, "GET /rate"]
+--- more_headers eval
+[("X-Name: admin") x 3, ("X-Name: user") x 2, "X-Name: admin"]
+--- error_code eval
+[(200) x 4, 429, 200]
+--- response_headers eval
+[("!X-RateLimit-Limit") x 3, ("X-RateLimit-Limit: 1") x 2,
+ "X-Plan: 9r/h"]

@@ -210,21 +210,25 @@ ngx_http_ratelimit_get_rows(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n,
 
 
 /*
- * Limits after authentication must not find values that were made before it: a
- * "map" keeps the first one.
+ * Limits after authentication, in this location or where the request goes from
+ * here, must not find values that were made before it: a "map" keeps the first
+ * one.
  */
 
 static ngx_int_t
 ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t stage)
 {
-    u_char     *known;
-    ngx_int_t   rc;
+    u_char                          *known;
+    ngx_int_t                        rc;
+    ngx_http_ratelimit_main_conf_t  *rmcf;
 
     known = NULL;
+    rmcf = ngx_http_get_module_main_conf(ctx->request,
+                                         ngx_http_ratelimit_module);
 
     if (stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH
-        && (ctx->conf->set->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH))
+        && (rmcf->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH))
     {
         known = ngx_http_ratelimit_known_values(ctx->request);
         if (known == NULL) {
