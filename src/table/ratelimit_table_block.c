@@ -173,7 +173,8 @@ ratelimit_block_seize(ratelimit_table_t *table, uint32_t number,
 
         if (choice) {
             next = ratelimit_slot_epoch(table, segment) + 1;
-            worth = ratelimit_slot_worth(slot->id, next, set->clock->now);
+            worth = ratelimit_slot_worth(segment, slot->id, next,
+                                         set->clock->now);
 
             if (choice->number == 0 || worth < choice->worth) {
                 choice->number = number;

@@ -653,6 +653,10 @@ ratelimit_decide_punish(ratelimit_item_t *items, ratelimit_place_t *places,
                                places[0].clock.now, me);
         }
 
+        if (refused && place->slot) {
+            ratelimit_slot_refuse(place, places[0].clock.now);
+        }
+
         ratelimit_decide_copy_state(item, place, kind);
         ratelimit_decide_remember(item, place, kind, &places[0].clock, cost);
     }

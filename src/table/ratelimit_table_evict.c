@@ -236,7 +236,7 @@ ratelimit_evict_search(const ratelimit_place_t *place,
 
             } else {
                 ratelimit_evict_enter(table, id, now, &class, &bound);
-                candidate = ratelimit_slot_worth(id, next, now);
+                candidate = ratelimit_slot_worth(place->segment, id, next, now);
             }
 
             if (ratelimit_unlikely(ratelimit_evict_is_past(table, slot, by,

@@ -46,6 +46,9 @@
  */
 #define RATELIMIT_RECENT             2
 
+/* within so many minutes all old marks are found, before they look recent */
+#define RATELIMIT_AGING              16
+
 /* places to remember when something was reported last */
 #define RATELIMIT_REPORTS            512
 
@@ -114,7 +117,10 @@ struct ratelimit_segment_s {
     uint64_t                        inserts;  /* new keys, see epoch */
     uint64_t                        removals; /* of keys, also expired ones */
     uint64_t                        evictions;  /* of keys before their time */
-    uint64_t                        spare[3];
+    uint64_t                        refused;  /* the latest minute in which a
+                                                 refusal was noted */
+    uint64_t                        aged;     /* old marks, up to this one */
+    uint64_t                        spare;
 };
 
 

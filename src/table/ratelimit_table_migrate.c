@@ -257,6 +257,7 @@ ratelimit_migrate_move(ratelimit_place_t *from, ratelimit_place_t *to,
     const ratelimit_rule_t *rule, ratelimit_lockset_t *set)
 {
     int                 allocated;
+    uint64_t            refused;
     ratelimit_state_t  *state, *copy;
     ratelimit_table_t  *table;
 
@@ -284,9 +285,15 @@ ratelimit_migrate_move(ratelimit_place_t *from, ratelimit_place_t *to,
                            &from->active->kind.shape, state);
 
     ratelimit_slot_write(&table->kind, to->slot, copy);
-    ratelimit_slot_use(to, rule, &table->kind,
-                       from->slot->id & RATELIMIT_REFUSED, set->clock->now,
+    refused = ratelimit_slot_is_refused(from->segment, from->slot->id,
+                                        set->clock->now);
+
+    ratelimit_slot_use(to, rule, &table->kind, refused, set->clock->now,
                        set->me);
+
+    if (refused) {
+        ratelimit_slot_refuse(to, set->clock->now);
+    }
 
     ratelimit_slot_remove(from->segment, from->slot);
 

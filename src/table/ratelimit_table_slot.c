@@ -19,6 +19,10 @@ static ratelimit_slot_t *ratelimit_slot_empty(
     const ratelimit_place_t *place, const ratelimit_lockset_t *set);
 static ratelimit_slot_t *ratelimit_slot_make_room(ratelimit_place_t *place,
     const ratelimit_lockset_t *set, uint64_t *number);
+static void ratelimit_slot_age_lines(const ratelimit_place_t *place,
+    uint64_t part, uint64_t now);
+static void ratelimit_slot_age(const ratelimit_segment_t *segment,
+    ratelimit_slot_t *slot, uint64_t next, uint64_t now);
 
 
 /* as large as any algorithm looks at */
@@ -214,4 +218,91 @@ ratelimit_slot_make_room(ratelimit_place_t *place,
     ratelimit_slot_remove(place->segment, slot);
 
     return slot;
+}
+
+
+/*
+ * A worker that dies in between leaves lines that the next one looks at again.
+ * While no counter had to go before its time, no mark matters, and a part of
+ * the table may not be in memory yet.
+ */
+
+void
+ratelimit_slot_refuse(ratelimit_place_t *place, uint64_t now)
+{
+    uint64_t              part, minute;
+    ratelimit_segment_t  *segment;
+
+    segment = place->segment;
+    minute = now >> RATELIMIT_MINUTE_BITS;
+
+    if (minute <= segment->refused) {
+        return;
+    }
+
+    if (segment->evictions) {
+        part = segment->aged;
+        part = ratelimit_max(part, ratelimit_sub(minute, RATELIMIT_AGING));
+
+        while (part++ < minute) {
+            ratelimit_slot_age_lines(place, part % RATELIMIT_AGING, now);
+        }
+
+        segment->aged = minute;
+    }
+
+    segment->refused = minute;
+}
+
+
+/* in each minute another part of the segment's lines */
+
+static void
+ratelimit_slot_age_lines(const ratelimit_place_t *place, uint64_t part,
+    uint64_t now)
+{
+    uint64_t            i, n, next;
+    ratelimit_slot_t   *slot;
+    ratelimit_table_t  *table;
+
+    table = place->active;
+    next = ratelimit_slot_epoch(table, place->segment) + 1;
+
+    slot = ratelimit_slot_line(table, place->segment - table->segments,
+                               (part << 16) / RATELIMIT_AGING);
+    n = table->nlines * (part + 1) / RATELIMIT_AGING
+        - table->nlines * part / RATELIMIT_AGING;
+
+    while (n--) {
+        for (i = 0; i < RATELIMIT_LINE_SLOTS; i++) {
+            ratelimit_slot_age(place->segment, &slot[i], next, now);
+        }
+
+        slot = (ratelimit_slot_t *) ((unsigned char *) slot
+                                     + table->line_size);
+    }
+}
+
+
+/* it is worth the same then */
+
+static void
+ratelimit_slot_age(const ratelimit_segment_t *segment, ratelimit_slot_t *slot,
+    uint64_t next, uint64_t now)
+{
+    uint64_t  id, worth;
+
+    id = slot->id;
+
+    if (!(id & RATELIMIT_REFUSED)
+        || ratelimit_slot_is_refused(segment, id, now))
+    {
+        return;
+    }
+
+    worth = ratelimit_slot_marked_worth(segment, id, now);
+    id &= ~RATELIMIT_USAGE_MASK;
+
+    __atomic_store_n(&slot->id, id | ((next + worth) & (RATELIMIT_EPOCHS - 1)),
+                     __ATOMIC_RELEASE);
 }

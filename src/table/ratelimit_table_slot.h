@@ -460,7 +460,56 @@ ratelimit_segment_held(const ratelimit_lockset_t *set,
 }
 
 
-/* the worth, as below, of a slot whose key is not refused */
+/*
+ * Notes that the slot's key is being refused.  Minutes are counted modulo
+ * RATELIMIT_EPOCHS, so old marks of the segment become those of idle slots.
+ */
+void ratelimit_slot_refuse(ratelimit_place_t *place, uint64_t now);
+
+
+/*
+ * The minutes since a mark was noted; if these are too many to be told by it,
+ * those since the last one of the segment was.
+ */
+
+static inline uint64_t
+ratelimit_slot_mark_age(const ratelimit_segment_t *segment, uint64_t id,
+    uint64_t now)
+{
+    uint64_t  age, quiet;
+
+    age = (ratelimit_slot_minute(now) - id) & (RATELIMIT_EPOCHS - 1);
+    quiet = ratelimit_sub(now >> RATELIMIT_MINUTE_BITS, segment->refused);
+
+    return ratelimit_max(age, quiet);
+}
+
+
+static inline int
+ratelimit_slot_is_refused(const ratelimit_segment_t *segment, uint64_t id,
+    uint64_t now)
+{
+    return (id & RATELIMIT_REFUSED)
+           && ratelimit_slot_mark_age(segment, id, now) <= RATELIMIT_RECENT;
+}
+
+
+/* the worth, as below, of a slot with a mark */
+
+static inline int
+ratelimit_slot_marked_worth(const ratelimit_segment_t *segment, uint64_t id,
+    uint64_t now)
+{
+    uint64_t  age;
+
+    age = ratelimit_slot_mark_age(segment, id, now);
+
+    return ratelimit_sub(RATELIMIT_EPOCHS - 1, age)
+           | (age <= RATELIMIT_RECENT ? RATELIMIT_REFUSED : 0);
+}
+
+
+/* that of a slot whose key is not refused */
 
 static ratelimit_inline int
 ratelimit_slot_idle_worth(uint64_t id, uint64_t next)
@@ -477,18 +526,14 @@ ratelimit_slot_idle_worth(uint64_t id, uint64_t next)
  */
 
 static ratelimit_inline int
-ratelimit_slot_worth(uint64_t id, uint64_t next, uint64_t now)
+ratelimit_slot_worth(const ratelimit_segment_t *segment, uint64_t id,
+    uint64_t next, uint64_t now)
 {
-    uint64_t  worth;
-
     if (ratelimit_likely(!(id & RATELIMIT_REFUSED))) {
         return ratelimit_slot_idle_worth(id, next);
     }
 
-    worth = (id - ratelimit_slot_minute(now) - 1) & (RATELIMIT_EPOCHS - 1);
-
-    return worth < RATELIMIT_EPOCHS - RATELIMIT_RECENT - 1
-           ? worth : worth | RATELIMIT_REFUSED;
+    return ratelimit_slot_marked_worth(segment, id, now);
 }
 
 

@@ -18,7 +18,7 @@
 static void full_two_new(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void full_old_offenders(ratelimit_algorithm_e algorithm,
-    uint32_t buckets, uint64_t keys);
+    uint32_t buckets, uint64_t keys, unsigned minutes, unsigned others);
 static void full_offenders(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static uint64_t full_segment(const fleet_t *f, uint64_t key);
 static void full_hold(fleet_t *f, int number, void *data);
@@ -97,17 +97,19 @@ full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
 
 
 /*
- * A zone full of keys that were refused 25 minutes ago: keys that come now and
- * are used again do not go for one another, and to find room is no long search.
+ * A zone full of keys that were refused so many minutes ago, and since then
+ * other ones, if any: keys that come now and are used again do not go for one
+ * another, and to find room is no long search.
  */
 
 static void
 full_old_offenders(ratelimit_algorithm_e algorithm, uint32_t buckets,
-    uint64_t keys)
+    uint64_t keys, unsigned minutes, unsigned others)
 {
     fleet_t           f;
     uint32_t          hand;
     uint64_t          key;
+    unsigned          minute;
     unsigned          lost, looks;
     ratelimit_item_t  items[FLEET_LIMITS];
 
@@ -122,7 +124,14 @@ full_old_offenders(ratelimit_algorithm_e algorithm, uint32_t buckets,
         f.now += 1000;
     }
 
-    f.now += 25 * 60 * RATELIMIT_SECOND;
+    for (minute = 0; minute < minutes; minute++) {
+        f.now += 60 * RATELIMIT_SECOND;
+
+        for (key = 0; key < others; key++) {
+            while (fleet_hit(&f, (1 << 29) + key)) { /* void */ }
+        }
+    }
+
     hand = f.table.header->hand;
     lost = 0;
 
@@ -138,10 +147,10 @@ full_old_offenders(ratelimit_algorithm_e algorithm, uint32_t buckets,
     }
 
     tap_ok(lost * 100 <= keys && looks <= 16,
-           "%s buckets=%u: of %u new keys %u go for one another while old "
-           "offenders stay, %u blocks looked at for each",
+           "%s buckets=%u: of %u new keys %u go for one another while "
+           "offenders of %u minutes ago stay, %u blocks looked at for each",
            ratelimit_algorithms[algorithm]->name, buckets, (unsigned) keys,
-           lost, looks);
+           lost, minutes, looks);
 }
 
 
@@ -256,12 +265,21 @@ main(void)
     full_given_back(RATELIMIT_SLIDING_WINDOW, 1);
     full_given_back(RATELIMIT_SLIDING_WINDOW, 60);
 
-    full_old_offenders(RATELIMIT_FIXED_WINDOW, 0, 20000);
-    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 1, 20000);
-    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 10, 8000);
-    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 60, 3000);
-    full_old_offenders(RATELIMIT_SLIDING_LOG, 0, 4000);
-    full_old_offenders(RATELIMIT_TOKEN_BUCKET, 0, 20000);
+    full_old_offenders(RATELIMIT_FIXED_WINDOW, 0, 20000, 25, 0);
+    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 1, 20000, 25, 0);
+    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 10, 8000, 25, 0);
+    full_old_offenders(RATELIMIT_SLIDING_WINDOW, 60, 3000, 25, 0);
+    full_old_offenders(RATELIMIT_SLIDING_LOG, 0, 4000, 25, 0);
+    full_old_offenders(RATELIMIT_TOKEN_BUCKET, 0, 20000, 25, 0);
+
+    /* the minutes of marks begin again every 36 minutes */
+
+    for (i = 35; i < 38; i++) {
+        full_old_offenders(RATELIMIT_FIXED_WINDOW, 0, 20000, i, 0);
+        full_old_offenders(RATELIMIT_FIXED_WINDOW, 0, 20000, i, 500);
+        full_old_offenders(RATELIMIT_SLIDING_WINDOW, 60, 3000, i, 0);
+        full_old_offenders(RATELIMIT_SLIDING_WINDOW, 60, 2500, i, 500);
+    }
 
     full_offenders(RATELIMIT_SLIDING_WINDOW, 10);
     full_offenders(RATELIMIT_SLIDING_WINDOW, 60);
