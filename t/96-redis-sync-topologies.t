@@ -24,6 +24,7 @@ use constant LARGE => 60_000;
 
 subtest 'TLS' => \&tls;
 subtest 'cluster' => \&cluster;
+subtest 'a node that is down' => \&node_down;
 subtest 'sentinels' => \&sentinels;
 
 done_testing();
@@ -164,6 +165,31 @@ sub cluster {
     $cluster->await_agreement;
     await_counted($found, 'large', $count);
     is($_->complaints, '', 'nothing to complain about') for @gateways;
+}
+
+
+# reports to other nodes go on, however many keys that one has
+
+sub node_down {
+    my $cluster = RedisCluster->start(
+        replicas => 0, '--cluster-require-full-coverage' => 'no');
+    my $gateway = Gateway->start(workers => 2, http => config(
+        $cluster->urls . ' cluster') =~ s/sync=50ms/sync=1s/gr
+                                     =~ s/ timeout=2s/ timeout=500ms/r);
+    my $down = $cluster->{servers}[0];
+    my %server = map { my $name = "ratelimit:{2:$_}:large\::3600w10";
+                       ($_ => $cluster->primary_of($name)) }
+                 map { "key-$_" } 1 .. 60;
+    my @others = grep { $server{$_} != $down } keys %server;
+    my $found = sub { $server{$_[1]} };
+
+    load([$gateway], '/large', 2, keys %server);
+    await_counted($found, 'large', { map { ($_ => { 200 => 2 }) }
+                                     keys %server });
+    $down->kill;
+
+    load([$gateway], '/large', 2, keys %server) for 1, 2;
+    await_counted($found, 'large', { map { ($_ => { 200 => 6 }) } @others });
 }
 
 

@@ -502,6 +502,8 @@ void ngx_http_ratelimit_redis_timeout_remove_all(
 /* whether the server may be used; its replies and failures are reported */
 ratelimit_breaker_e ngx_http_ratelimit_redis_permit(
     ngx_http_ratelimit_redis_server_t *server);
+ngx_uint_t ngx_http_ratelimit_redis_stops(
+    ngx_http_ratelimit_redis_server_t *server);
 void ngx_http_ratelimit_redis_success(
     ngx_http_ratelimit_redis_server_t *server, ratelimit_breaker_e permit);
 void ngx_http_ratelimit_redis_failure(
@@ -529,6 +531,10 @@ typedef struct {
 ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_rows(
     ngx_http_ratelimit_redis_t *redis, ratelimit_script_e op,
     ngx_http_ratelimit_redis_row_t *rows, ngx_uint_t n);
+
+/* whether what is sent for the counter of this name is not permitted now */
+ngx_uint_t ngx_http_ratelimit_redis_row_stops(
+    ngx_http_ratelimit_redis_t *redis, u_char *name, size_t len);
 
 /* the name of a counter, and the bytes that it takes at most */
 size_t ngx_http_ratelimit_redis_name_len(ngx_http_ratelimit_redis_t *redis,
@@ -748,7 +754,7 @@ typedef struct ngx_http_ratelimit_sync_s {
     ngx_connection_t                dummy;    /* of the timer */
     uint32_t                        cursor;   /* in the ledger */
     ngx_uint_t                      more;     /* to be sent */
-    ngx_uint_t                      waiting;  /* commands under way */
+    ngx_uint_t                      waiting;  /* batches under way */
     ngx_uint_t                      alone;    /* reports that are sent each by
                                                  itself */
     ngx_msec_t                      exiting;  /* since then */

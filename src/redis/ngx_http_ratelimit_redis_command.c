@@ -71,6 +71,8 @@ static u_char *ngx_http_ratelimit_redis_write_op(u_char *p,
 static u_char *ngx_http_ratelimit_redis_write_echo(u_char *p);
 static u_char *ngx_http_ratelimit_redis_write_text(u_char *p, ngx_str_t *text,
     const char *mark);
+static ngx_uint_t ngx_http_ratelimit_redis_slot_of(
+    ngx_http_ratelimit_redis_t *redis, u_char *name, size_t len);
 static ngx_uint_t ngx_http_ratelimit_redis_slot(
     ngx_http_ratelimit_redis_t *redis, ngx_str_t *key);
 static void ngx_http_ratelimit_redis_find_tag(
@@ -144,7 +146,6 @@ ngx_http_ratelimit_redis_create_rows(ngx_http_ratelimit_redis_t *redis,
 {
     u_char                              *p;
     size_t                               len;
-    ngx_str_t                            key;
     ngx_uint_t                           i;
     ngx_http_ratelimit_redis_command_t  *command;
 
@@ -165,11 +166,9 @@ ngx_http_ratelimit_redis_create_rows(ngx_http_ratelimit_redis_t *redis,
 
     ngx_memzero(command, sizeof(ngx_http_ratelimit_redis_command_t));
 
-    key.data = rows[0].name.data + redis->prefix.len
-               + sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1;
-    key.len = rows[0].name.data + rows[0].name.len - key.data;
-
-    command->slot = (uint16_t) ngx_http_ratelimit_redis_slot(redis, &key);
+    command->slot = (uint16_t) ngx_http_ratelimit_redis_slot_of(redis,
+                                                           rows[0].name.data,
+                                                           rows[0].name.len);
     command->server = ngx_http_ratelimit_redis_route(redis, command->slot);
     command->op = op;
     command->n = n;
@@ -185,6 +184,35 @@ ngx_http_ratelimit_redis_create_rows(ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_redis_set_evalsha(command);
 
     return command;
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_redis_row_stops(ngx_http_ratelimit_redis_t *redis,
+    u_char *name, size_t len)
+{
+    ngx_uint_t  slot;
+
+    slot = ngx_http_ratelimit_redis_slot_of(redis, name, len);
+
+    return ngx_http_ratelimit_redis_stops(ngx_http_ratelimit_redis_route(redis,
+                                                                       slot));
+}
+
+
+/* of a counter of this name */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_slot_of(ngx_http_ratelimit_redis_t *redis,
+    u_char *name, size_t len)
+{
+    ngx_str_t  key;
+
+    key.data = name + redis->prefix.len
+               + sizeof(NGX_HTTP_RATELIMIT_REDIS_OPEN) - 1;
+    key.len = name + len - key.data;
+
+    return ngx_http_ratelimit_redis_slot(redis, &key);
 }
 
 

@@ -14,9 +14,9 @@
 #include "redis/ratelimit_bytes.h"
 
 
-/* batches of a command, at most; and commands that are under way at a time */
+/* batches of a command, at most; and those that are under way at a time */
 #define NGX_HTTP_RATELIMIT_REDIS_BATCHES  32
-#define NGX_HTTP_RATELIMIT_REDIS_WINDOW   4
+#define NGX_HTTP_RATELIMIT_REDIS_WINDOW   128
 
 /* ms; a worker looks so often, at least, and when it exits */
 #define NGX_HTTP_RATELIMIT_REDIS_TICK     500
@@ -52,7 +52,10 @@ static void ngx_http_ratelimit_redis_report_send(
     ngx_http_ratelimit_sync_t *sync);
 static ngx_http_ratelimit_redis_batch_t *ngx_http_ratelimit_redis_report_batch(
     ngx_http_ratelimit_sync_t *sync);
-static int ngx_http_ratelimit_redis_report_add(void *data,
+static int ngx_http_ratelimit_redis_report_take(void *data,
+    const ratelimit_ledger_copy_t *copy);
+static int ngx_http_ratelimit_redis_report_add(
+    ngx_http_ratelimit_redis_batch_t *batch,
     const ratelimit_ledger_copy_t *copy);
 static void ngx_http_ratelimit_redis_report_reply(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc,
@@ -338,15 +341,15 @@ ngx_http_ratelimit_redis_report_send(ngx_http_ratelimit_sync_t *sync)
         command->on_reply = ngx_http_ratelimit_redis_report_reply;
         command->context = batch;
 
-        /* what fails is sent again later */
+        /* what fails is sent again later; other nodes may be up */
 
         if (ngx_http_ratelimit_redis_send_rows(command) != NGX_OK) {
             ngx_destroy_pool(batch->pool);
-            sync->more = 0;
-            return;
+            sync->more &= redis->cluster;
+            continue;
         }
 
-        sync->waiting++;
+        sync->waiting += batch->n;
     }
 }
 
@@ -394,7 +397,7 @@ ngx_http_ratelimit_redis_report_batch(ngx_http_ratelimit_sync_t *sync)
 
     sync->more = ratelimit_ledger_batch(&sync->ledger, &sync->cursor, now,
                                         again,
-                                        ngx_http_ratelimit_redis_report_add,
+                                        ngx_http_ratelimit_redis_report_take,
                                         batch, ngx_http_ratelimit_self);
 
     if (batch->n) {
@@ -407,14 +410,36 @@ ngx_http_ratelimit_redis_report_batch(ngx_http_ratelimit_sync_t *sync)
 }
 
 
-/* what finds no memory is sent again later */
+/* of a node that is down a batch waits, and takes no time */
 
 static int
-ngx_http_ratelimit_redis_report_add(void *data,
+ngx_http_ratelimit_redis_report_take(void *data,
     const ratelimit_ledger_copy_t *copy)
 {
     ngx_http_ratelimit_redis_batch_t  *batch = data;
 
+    ngx_http_ratelimit_redis_t  *redis;
+
+    redis = batch->sync->zone->redis;
+
+    if (redis->cluster
+        && ngx_http_ratelimit_redis_row_stops(redis,
+                                              (u_char *) copy->name.data,
+                                              copy->name.len))
+    {
+        return 1;
+    }
+
+    return ngx_http_ratelimit_redis_report_add(batch, copy);
+}
+
+
+/* what finds no memory is sent again later */
+
+static int
+ngx_http_ratelimit_redis_report_add(ngx_http_ratelimit_redis_batch_t *batch,
+    const ratelimit_ledger_copy_t *copy)
+{
     u_char                          *p;
     ngx_uint_t                       i;
     ratelimit_item_t                *item;
@@ -483,7 +508,7 @@ ngx_http_ratelimit_redis_report_reply(
     batch = command->context;
     sync = batch->sync;
 
-    sync->waiting--;
+    sync->waiting -= batch->n;
 
     if (rc == NGX_OK && text && ngx_http_ratelimit_self) {
         ngx_http_ratelimit_redis_report_counted(command, text);

@@ -194,6 +194,15 @@ ngx_http_ratelimit_redis_permit(ngx_http_ratelimit_redis_server_t *server)
 }
 
 
+ngx_uint_t
+ngx_http_ratelimit_redis_stops(ngx_http_ratelimit_redis_server_t *server)
+{
+    return ratelimit_breaker_stops(&server->owner.shared->breaker,
+                                   ngx_current_msec,
+                                   2 * server->redis->timeout);
+}
+
+
 /*
  * While the server is marked down, only a probe shows that it works: a probe
  * writes, which is more than other commands may have done.

@@ -88,6 +88,19 @@ ratelimit_breaker_ask(ratelimit_breaker_t *breaker, uint64_t now,
 }
 
 
+int
+ratelimit_breaker_stops(const ratelimit_breaker_t *breaker, uint64_t now,
+    uint64_t timeout)
+{
+    ratelimit_breaker_state_t  state;
+
+    ratelimit_breaker_read(__atomic_load_n(&breaker->word, __ATOMIC_RELAXED),
+                           &state);
+
+    return state.pauses != 0 && !ratelimit_breaker_due(&state, now, timeout);
+}
+
+
 /*
  * A time that no pause and no timeout could have set means that the clock was
  * set; a process whose clock is a little behind those of others is no reason.

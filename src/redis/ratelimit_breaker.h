@@ -63,6 +63,10 @@ int ratelimit_breaker_success(ratelimit_breaker_t *breaker);
 int ratelimit_breaker_failure(ratelimit_breaker_t *breaker,
     ratelimit_breaker_e permit, uint64_t now, uint32_t random);
 
+/* whether it would say stop */
+int ratelimit_breaker_stops(const ratelimit_breaker_t *breaker, uint64_t now,
+    uint64_t timeout);
+
 int ratelimit_breaker_is_open(const ratelimit_breaker_t *breaker);
 
 /* whether the last request has failed, open or not */

@@ -72,7 +72,7 @@ static void breaker_test_probe(void);
 static void breaker_test_pauses(void);
 static void breaker_test_clock(void);
 static int breaker_step(breaker_case_t *c, breaker_event_e event);
-static int breaker_asked(breaker_case_t *c, ratelimit_breaker_e verdict);
+static int breaker_asked(breaker_case_t *c);
 static void breaker_pause(breaker_case_t *c, uint64_t shortest);
 static unsigned breaker_walk(const breaker_case_t *from, unsigned depth);
 static void breaker_test_all_orders(void);
@@ -344,8 +344,7 @@ breaker_step(breaker_case_t *c, breaker_event_e event)
     switch (event) {
 
     case BREAKER_ASK:
-        return breaker_asked(c, ratelimit_breaker_ask(&c->breaker, c->now,
-                                                      BREAKER_LEASE));
+        return breaker_asked(c);
 
     case BREAKER_WAIT:
         c->now += 80;
@@ -387,8 +386,18 @@ breaker_step(breaker_case_t *c, breaker_event_e event)
 
 
 static int
-breaker_asked(breaker_case_t *c, ratelimit_breaker_e verdict)
+breaker_asked(breaker_case_t *c)
 {
+    int                  stops;
+    ratelimit_breaker_e  verdict;
+
+    stops = ratelimit_breaker_stops(&c->breaker, c->now, BREAKER_LEASE);
+    verdict = ratelimit_breaker_ask(&c->breaker, c->now, BREAKER_LEASE);
+
+    if (stops != (verdict == RATELIMIT_BREAKER_STOP)) {
+        return 0;
+    }
+
     if (!c->open) {
         return verdict == RATELIMIT_BREAKER_GO;
     }
