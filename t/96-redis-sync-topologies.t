@@ -25,6 +25,7 @@ use constant LARGE => 60_000;
 subtest 'TLS' => \&tls;
 subtest 'cluster' => \&cluster;
 subtest 'a node that is down' => \&node_down;
+subtest 'a hash slot that no node serves' => \&not_served;
 subtest 'sentinels' => \&sentinels;
 
 done_testing();
@@ -37,10 +38,12 @@ sub config {
 
     return <<"END" . Gateway->server('/small' => 'ratelimit zone=small;',
 ratelimit_redis main $redis timeout=2s connect_timeout=2s;
+ratelimit_zone \$http_x_key zone=few:1m rate=5r/1h redis=main sync=50ms;
 ratelimit_zone \$http_x_key zone=small:1m rate=300r/1h redis=main sync=50ms;
 ratelimit_zone \$http_x_key zone=large:1m rate=${large}r/1h redis=main
                sync=50ms;
 END
+                                      '/few' => 'ratelimit zone=few;',
                                       '/large' => 'ratelimit zone=large;');
 }
 
@@ -190,6 +193,48 @@ sub node_down {
 
     load([$gateway], '/large', 2, keys %server) for 1, 2;
     await_counted($found, 'large', { map { ($_ => { 200 => 6 }) } @others });
+}
+
+
+# What was charged meanwhile is counted when a node serves it again.  So is what
+# was decided here, as the answer to a question was late, and not twice.
+
+sub not_served {
+    my $cluster = RedisCluster->start(
+        replicas => 0, '--cluster-require-full-coverage' => 'no');
+    my $gateway = Gateway->start(workers => 2, http => config(
+        $cluster->urls . ' cluster'));
+    my $name = 'ratelimit:{2:slot}:large::3600w10';
+    my $primary = $cluster->primary_of($name);
+    my $slot = $primary->call('CLUSTER', 'KEYSLOT', $name);
+
+    load([$gateway], '/large', 50, 'slot');
+    await_counted(sub { $primary }, 'large', { slot => { 200 => 50 } });
+    $primary->call('CLUSTER', 'DELSLOTS', $slot);
+
+    load([$gateway], '/large', 30, 'slot');
+    Gateway::await(sub { $gateway->log =~ /CLUSTERDOWN Hash slot not served/ },
+                   'an error');
+
+    $primary->call('CLUSTER', 'ADDSLOTS', $slot);
+    await_counted(sub { $primary }, 'large', { slot => { 200 => 80 } });
+
+    my $logged = length $gateway->log;
+
+    $primary->pause;
+    load([$gateway], '/few', 1, 'slot');
+
+    # Redis reads the question, then this
+
+    $primary->kept->send(['CLUSTER', 'DELSLOTS', $slot]);
+    $primary->resume;
+    $primary->kept->reply;
+    Gateway::await(sub {
+        return substr($gateway->log, $logged) =~ /CLUSTERDOWN Hash slot not/;
+    }, 'an error');
+    $primary->call('CLUSTER', 'ADDSLOTS', $slot);
+    sleep 1;
+    await_counted(sub { $primary }, 'few', { slot => { 200 => 1 } });
 }
 
 

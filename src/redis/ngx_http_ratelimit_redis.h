@@ -590,6 +590,9 @@ ngx_uint_t ngx_http_ratelimit_redis_is_reply(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
 
+/* whether an error is about the server, not about one command */
+ngx_uint_t ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text);
+
 /* where the verdicts of a decision are in its reply, NULL if it is none */
 u_char *ngx_http_ratelimit_redis_verdicts(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *reply);
@@ -670,6 +673,9 @@ void ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev);
 ngx_int_t ngx_http_ratelimit_redis_redirect(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
+
+/* whether the error is that a cluster has the keys elsewhere, or not now */
+ngx_uint_t ngx_http_ratelimit_redis_speaks_of_slot(ngx_str_t *text);
 
 
 /* ngx_http_ratelimit_redis_mirror.c */

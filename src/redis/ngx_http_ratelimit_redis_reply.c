@@ -11,7 +11,6 @@
 
 static ngx_int_t ngx_http_ratelimit_redis_parse_error(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
-static ngx_uint_t ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text);
 static ngx_int_t ngx_http_ratelimit_redis_parse_verdicts(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
 
@@ -111,7 +110,7 @@ ngx_http_ratelimit_redis_parse_error(
  * the script that it comes from.  What follows a comma may be a client's key.
  */
 
-static ngx_uint_t
+ngx_uint_t
 ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text)
 {
     size_t       len;

@@ -63,7 +63,7 @@ static void ngx_http_ratelimit_redis_report_reply(
 static void ngx_http_ratelimit_redis_report_counted(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
 static void ngx_http_ratelimit_redis_report_failed(
-    ngx_http_ratelimit_redis_batch_t *batch, ngx_int_t rc);
+    ngx_http_ratelimit_redis_batch_t *batch, ngx_int_t rc, ngx_str_t *text);
 static void ngx_http_ratelimit_redis_clock_set_back(
     ngx_http_ratelimit_redis_t *redis, uint64_t now);
 
@@ -514,7 +514,7 @@ ngx_http_ratelimit_redis_report_reply(
         ngx_http_ratelimit_redis_report_counted(command, text);
 
     } else {
-        ngx_http_ratelimit_redis_report_failed(batch, rc);
+        ngx_http_ratelimit_redis_report_failed(batch, rc, text);
     }
 
     ngx_destroy_pool(batch->pool);
@@ -577,18 +577,21 @@ ngx_http_ratelimit_redis_report_counted(
 
 /*
  * An error about one counter keeps all others of its command from being
- * counted: then each is sent by itself, and what can't be is dropped.
+ * counted: then each is sent by itself, and what can't be is dropped.  What a
+ * cluster has no node for just now is sent again.
  */
 
 static void
 ngx_http_ratelimit_redis_report_failed(ngx_http_ratelimit_redis_batch_t *batch,
-    ngx_int_t rc)
+    ngx_int_t rc, ngx_str_t *text)
 {
     unsigned                     n;
     ratelimit_ledger_id_t        id;
     ngx_http_ratelimit_redis_t  *redis;
 
-    if (rc != NGX_DECLINED || ngx_http_ratelimit_self == 0) {
+    if (rc != NGX_DECLINED || ngx_http_ratelimit_self == 0
+        || ngx_http_ratelimit_redis_speaks_of_slot(text))
+    {
         return;
     }
 

@@ -376,7 +376,15 @@ ngx_http_ratelimit_redis_redirect(ngx_http_ratelimit_redis_command_t *command,
 
     if (ngx_http_ratelimit_redis_begins(text, "CLUSTERDOWN ")) {
         ngx_http_ratelimit_redis_discover(redis->discovery);
-        return NGX_DECLINED;
+
+        if (!ratelimit_script_settles(command->op)
+            || ngx_http_ratelimit_redis_speaks_of_server(text))
+        {
+            return NGX_DECLINED;
+        }
+
+        ngx_http_ratelimit_redis_send_later(command);
+        return NGX_OK;
     }
 
     if (!ratelimit_cluster_redirect((char *) text->data, text->len, &redirect)
@@ -386,6 +394,17 @@ ngx_http_ratelimit_redis_redirect(ngx_http_ratelimit_redis_command_t *command,
     }
 
     return ngx_http_ratelimit_redis_follow(command, &redirect);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_redis_speaks_of_slot(ngx_str_t *text)
+{
+    ratelimit_redirect_t  redirect;
+
+    return ngx_http_ratelimit_redis_begins(text, "CLUSTERDOWN ")
+           || ratelimit_cluster_redirect((char *) text->data, text->len,
+                                         &redirect);
 }
 
 
