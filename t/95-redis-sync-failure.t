@@ -40,6 +40,7 @@ subtest 'a Redis that restarts without its counters' => \&restarted;
 subtest 'more times than memory' => \&times;
 subtest 'more keys than memory' => \&full;
 subtest 'late reports' => \&late;
+subtest 'reports in time' => \&in_time;
 subtest 'what must be asked' => \&must_be_asked;
 subtest 'reload' => \&reload;
 subtest 'another size' => \&resize;
@@ -83,13 +84,23 @@ END
 }
 
 
-# what is seen of write-back, without the first letters of the names
+# what is seen of each Redis
+
+sub servers {
+    my ($gateway) = @_;
+
+    my $answer = Clients->new($gateway->{port})->ask('GET /api/redis');
+
+    return @{decode_json($answer->{body})->{redis}};
+}
+
+
+# of write-back to the first one, without the first letters of the names
 
 sub figures {
     my ($gateway) = @_;
 
-    my $answer = Clients->new($gateway->{port})->ask('GET /api/redis');
-    my ($server) = @{decode_json($answer->{body})->{redis}};
+    my ($server) = servers($gateway);
 
     return { map { /^sync_(.*)/ ? ($1 => $server->{$_}) : () } keys %$server };
 }
@@ -484,6 +495,31 @@ sub late {
 
     cmp_ok($answers[0]{field}{'x-ratelimit-remaining'}, '>', LIMIT - 150,
            'they do not count in the next one');
+}
+
+
+# a worker does not look less often than it has to report
+
+sub in_time {
+    my $http = join '', map { <<"END" } 500, 501;
+ratelimit_redis r$_ redis://127.0.0.1:$redis->{port} prefix=$_: timeout=1s;
+ratelimit_zone \$http_x_key zone=z$_:1m rate=60000r/1h redis=r$_ sync=${_}ms;
+END
+
+    my $gateway = Gateway->start(http => $http . Gateway->server(
+        '/' => 'ratelimit zone=z500; ratelimit zone=z501;',
+        '/api/' => 'ratelimit_api;'));
+    my ($n, $m);
+
+    Gateway::await(sub {
+        ask($gateway, 'time', 1);
+        sleep 0.02;
+
+        ($n, $m) = map { $_->{sync_batches} } servers($gateway);
+
+        return $n >= 8;
+    }, 'reports');
+    cmp_ok($m, '>=', $n - 2, 'a report every 501ms');
 }
 
 

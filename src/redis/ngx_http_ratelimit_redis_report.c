@@ -236,12 +236,11 @@ ngx_http_ratelimit_redis_report_handler(ngx_event_t *ev)
     ngx_http_ratelimit_sync_t  *sync;
 
     sync = ngx_http_ratelimit_timer_data(ev);
-    next = ngx_min(sync->zone->sync, NGX_HTTP_RATELIMIT_REDIS_TICK);
 
     ev->cancelable = 1;
 
     if (ngx_http_ratelimit_self == 0) {
-        ngx_add_timer(ev, next);
+        ngx_add_timer(ev, NGX_HTTP_RATELIMIT_REDIS_TICK);
         return;
     }
 
@@ -268,8 +267,13 @@ ngx_http_ratelimit_redis_report_handler(ngx_event_t *ev)
 
     ngx_http_ratelimit_redis_report_send(sync);
 
+    next = ratelimit_ledger_wait(&sync->ledger,
+                                 (uint64_t) ngx_current_msec * 1000)
+           / 1000;
+
     ev->cancelable = ratelimit_ledger_clean(&sync->ledger);
-    ngx_add_timer(ev, next);
+    ngx_add_timer(ev, ngx_min(ngx_max(next, 1),
+                              NGX_HTTP_RATELIMIT_REDIS_TICK));
 }
 
 

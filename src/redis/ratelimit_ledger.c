@@ -881,6 +881,14 @@ ratelimit_ledger_due(ratelimit_ledger_t *ledger, uint64_t now)
 }
 
 
+uint64_t
+ratelimit_ledger_wait(const ratelimit_ledger_t *ledger, uint64_t now)
+{
+    return ratelimit_sub(__atomic_load_n(&ledger->header->due,
+                                         __ATOMIC_RELAXED), now);
+}
+
+
 int
 ratelimit_ledger_clean(const ratelimit_ledger_t *ledger)
 {

@@ -186,6 +186,9 @@ void ratelimit_ledger_forget(ratelimit_ledger_t *ledger,
 /* whether it is time to report: one process of all gets 1 */
 int ratelimit_ledger_due(ratelimit_ledger_t *ledger, uint64_t now);
 
+/* how long it is until then */
+uint64_t ratelimit_ledger_wait(const ratelimit_ledger_t *ledger, uint64_t now);
+
 /* whether all that was charged is counted */
 int ratelimit_ledger_clean(const ratelimit_ledger_t *ledger);
 
