@@ -66,6 +66,7 @@ subtest 'a common limit' => \&common;
 subtest 'an open reservation' => \&reservation;
 subtest 'a node without scripts' => \&no_scripts;
 subtest 'a hash slot that is on its way' => \&on_its_way;
+subtest 'hash slots are moved' => \&reshard;
 subtest 'a hash slot that is not served' => \&not_served;
 subtest 'a primary is killed' => sub {
     fail_over('killed', sub { $_[0]->kill });
@@ -356,6 +357,52 @@ sub remaining {
 
     return map { $_->{field}{'x-ratelimit-remaining'} // $_->{status} }
            @answers;
+}
+
+
+# under load, by redis-cli, which takes the first ones; t/93-redis-reshard.t does
+# more of this, but without TLS, users and replicas
+
+sub reshard {
+    my ($from, $to) = @{$cluster->{servers}};
+    my @path = ('/fixed_window', '/sliding_log');
+    my @requests;
+
+    for (my $i = 0; @requests < 4; $i++) {
+        my $slot = $from->call('CLUSTER', 'KEYSLOT', "{2:reshard $i}");
+
+        push @requests, [$path[@requests % 2], "reshard $i"]
+            if $slot < 250 && $cluster->primary_of("{2:reshard $i}") == $from;
+    }
+
+    my @tallies = Together::run(undef, sub {
+        touch("$dir/go");
+
+        my $done = eval { $cluster->cli(
+            'reshard', "127.0.0.1:$from->{tls_port}",
+            '--cluster-from', $from->call('CLUSTER', 'MYID'),
+            '--cluster-to', $to->call('CLUSTER', 'MYID'),
+            '--cluster-slots', 300, '--cluster-yes') };
+
+        my $error = $@;
+
+        unlink "$dir/go";
+
+        return { hang => 0, error => $done ? '' : $error };
+    }, map { my $gateway = $_; sub { load($gateway, @requests) } } @gateways);
+
+    is((shift @tallies)->{error}, '', 'moved');
+    is_answered($_, TIMEOUT + SLACK) for @tallies;
+
+    my $sum = GatewayClient::add_up(@tallies);
+    my $rest = all_at_once(undef, (@requests) x LIMIT);
+
+    for my $key (map { $_->[1] } @requests) {
+        is($cluster->primary_of("{2:$key}"), $to, "$key: has moved");
+        is($sum->{$key}{503} || 0, 0, 'none fails');
+        is(sum0(map { $_->{$key}{200} || 0 } $sum, $rest), LIMIT,
+           'exactly as many as the limit says');
+    }
 }
 
 

@@ -325,7 +325,7 @@ sub cli {
 
     if (!$pid) {
         open STDERR, '>&', \*STDOUT;
-        exec 'redis-cli', '--cluster', @args;
+        exec 'redis-cli', $self->tls_options, '--cluster', @args;
         die "redis-cli: $!";
     }
 
@@ -334,6 +334,17 @@ sub cli {
     close $out or die "redis-cli --cluster @args:\n$said";
 
     return $said;
+}
+
+
+# between nodes that speak TLS, redis-cli must, too, to tell their ports
+
+sub tls_options {
+    my ($self) = @_;
+
+    my $tls = $self->{option}{tls};
+
+    return $tls ? ('--tls', '--cacert', $tls =~ s{[^/]+$}{ca.pem}r) : ();
 }
 
 
