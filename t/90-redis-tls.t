@@ -35,6 +35,13 @@ $made->issue('expired', names => $local, days => -5);
 $made->issue('stranger', names => 'DNS:redis.example.com');
 $made->issue('theirs', names => $local, ca => 'other');
 $made->issue('gateway');
+$made->issue('client', names => $local, also => ['extendedKeyUsage=clientAuth']);
+
+# an authority of the same name, which certificates do not tell apart
+my @unmarked = map { "${_}KeyIdentifier=none" } qw(subject authority);
+
+$made->authority('twin', '-subj', '/CN=ca', map { ('-addext', $_) } @unmarked);
+$made->issue('twins', names => $local, ca => 'twin', also => \@unmarked);
 
 my $redis = RedisServer->start(tls => "$dir/server");
 my $url = "rediss://localhost:$redis->{tls_port}";
@@ -194,6 +201,8 @@ sub refused {
     for my $case (
         ['expired', $ca, 'the certificate has expired'],
         ['theirs', $ca, 'the certificate is not of a trusted CA'],
+        ['twins', $ca, 'the certificate is not of a trusted CA'],
+        ['client', $ca, qr/^the certificate is not valid: un\w+ certificate pu/],
         ['server', '', 'the certificate is not of a trusted CA'],
     ) {
         my ($certificate, $parameters, $reason) = @$case;
@@ -241,6 +250,17 @@ sub misfits {
         down($reason, "$scheme, a stranger that says " . unpack('H*', $says));
     }
 
+    my $nameless = Gateway::free_port();
+    my $weak = 'ssl_protocols=TLSv1.2 ssl_ciphers=aNULL:@SECLEVEL=0';
+    my ($pid, $said, $says) = s_server($nameless, '-nocert -tls1_2'
+                                                  . ' -cipher aNULL:@SECLEVEL=0');
+
+    start("rediss://:$secret\@localhost:$nameless $ca $weak");
+    down('the server has no certificate', 'none at all');
+    kill 'KILL', $pid;
+    waitpid $pid, 0;
+    is(join('', <$said>), '', 'is told nothing');
+
     for my $case (
         ['', $silent],
         ["\x16\3\3", 'TLS handshake timed out'],
@@ -275,6 +295,22 @@ sub stranger {
 }
 
 
+# what it is told can be read, and it can be told something
+
+sub s_server {
+    my ($port, $options) = @_;
+
+    my $pid = open2(my $said, my $says, 'exec openssl s_server -quiet '
+                    . "-accept 127.0.0.1:$port $options 2> $dir/shown");
+
+    Gateway::await(sub {
+        return IO::Socket::INET->new(PeerAddr => "127.0.0.1:$port");
+    }, 's_server');
+
+    return ($pid, $said, $says);
+}
+
+
 # s_server prints what it is told, and which certificate it is shown; with
 # "-servername" it has another one for those that ask for this name
 
@@ -289,18 +325,12 @@ sub untold {
         my ($first, $reason, $name, $second) = @$case;
 
         my $port = Gateway::free_port();
-        my $options = "-accept 127.0.0.1:$port -quiet -verify 1"
-                      . " -cert $dir/$first.pem -key $dir/$first.key";
+        my $options = "-verify 1 -cert $dir/$first.pem -key $dir/$first.key";
 
         $options .= " -servername $name -cert2 $dir/$second.pem"
                     . " -key2 $dir/$second.key" if $name;
 
-        my $pid = open2(my $said, my $says,
-                        "exec openssl s_server $options 2> $dir/shown");
-
-        Gateway::await(sub {
-            return IO::Socket::INET->new(PeerAddr => "127.0.0.1:$port");
-        }, 's_server');
+        my ($pid, $said, $says) = s_server($port, $options);
 
         $name //= 'localhost';
         start("rediss://:$secret\@$name:$port $ca"

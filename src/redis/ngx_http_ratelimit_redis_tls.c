@@ -323,6 +323,7 @@ ngx_http_ratelimit_redis_tls_certificate_reason(
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:
         return ngx_slprintf(p, last, "the certificate is not of a trusted CA");
 
     default:

@@ -40,13 +40,15 @@ sub new {
 
 
 sub authority {
-    my ($self, $name) = @_;
+    my ($self, $name, @option) = @_;
 
-    $self->request($name, '-addext', 'basicConstraints=critical,CA:TRUE');
+    $self->request($name, '-addext', 'basicConstraints=critical,CA:TRUE',
+                   @option);
 }
 
 
-# valid for so many days from now, or until so many days ago
+# valid for so many days from now, or until so many days ago; extensions are in
+# "also"
 
 sub issue {
     my ($self, $name, %option) = @_;
@@ -59,7 +61,8 @@ sub issue {
     $self->request($name, '-CA', "$ca.pem", '-CAkey', "$ca.key",
                    '-addext', 'basicConstraints=CA:FALSE',
                    $option{names} ? ('-addext',
-                                     "subjectAltName=$option{names}") : ());
+                                     "subjectAltName=$option{names}") : (),
+                   map { ('-addext', $_) } @{$option{also} // []});
 }
 
 
