@@ -40,6 +40,8 @@ my $look = Clients->new($strict->{port});
 
 subtest 'two thousand of six thousand' => \&hot;
 
+subtest 'the bound of the page' => \&bound;
+
 for my $name (sort keys %algorithm) {
     subtest $name => sub { exact($name) };
 }
@@ -216,6 +218,53 @@ sub hot {
         sum_of_counters('ratelimit:{2:hot}:hot::3600w10') == $count->{200}
     }, 'reports');
     pass('Redis has counted what was admitted');
+}
+
+
+# The worst that clients can do: two machines keep their leases while the third
+# one uses the limit up, slowly, as the bound is for a rate, and then use them.
+
+sub bound {
+    my ($limit, $sync) = (2000, 0.4);
+    my @slow = map { Gateway->start(http => config('sync=400ms')) } 1 .. 3;
+    my ($first, @others) = map { Clients->new($_->{port}) } @slow;
+    my $admitted = 0;
+    my $send = sub {
+        my ($n, @to) = @_;
+
+        my @answers = map { $_->series((['GET /hot', 'X-Key: bound']) x $n) }
+                      @to;
+        my $passed = grep { $_->{status} == 200 } @answers;
+
+        $admitted += $passed;
+
+        return $passed;
+    };
+
+    my ($begin, $renewed) = (time, 0);
+
+    do {
+        if (time - $renewed > 0.8 * $sync) {
+            $send->(1, @others);
+            $renewed = time;
+        }
+
+        sleep 0.05;
+    } while ($send->(50, $first));
+
+    my $before = $admitted;
+
+    $send->(200, @others);
+
+    my $rate = $admitted / (time - $begin);
+    my $h = 1 / 2 + 1 / 3 + 1 / 4;
+    my $most = $h * ($rate * (2.5 * $sync + 0.05 + 0.01) / 4 + $limit / 40);
+
+    cmp_ok($admitted, '>=', $limit, 'none under');
+    cmp_ok($admitted, '<=', $limit + $most, 'no more over than the page says');
+    note(sprintf '%d over, of which %d by leases; %d allowed',
+         $admitted - $limit, $admitted - $before, $most);
+    is($_->complaints, '', 'nothing to complain about') for @slow;
 }
 
 
