@@ -23,6 +23,8 @@ for my $sync ('', 'sync=60s') {
     subtest $sync || 'strict' => sub { swapped($sync) };
 }
 
+subtest 'a refund' => \&refunded;
+
 done_testing();
 
 
@@ -40,15 +42,46 @@ END
 # the sentinel is told, and does nothing itself
 
 sub swap {
+    my ($between) = @_;
+
     $sentinel->call('SENTINEL', 'REMOVE', 'mymaster');
     $next->call('REPLICAOF', 'NO', 'ONE');
     $former->call('REPLICAOF', $next->{host}, $next->{port});
     RedisSentinel::await(sub { RedisSentinel::synced($former) }, 'a replica');
     $former->forget_calls;
+    $between->() if $between;
     $sentinel->call('SENTINEL', 'MONITOR', 'mymaster', $next->{host},
                     $next->{port}, 1);
     $sentinel->call('SENTINEL', 'SET', 'mymaster', 'down-after-milliseconds',
                     60_000);
+}
+
+
+# it is sent to the former primary, and then to the new one
+
+sub refunded {
+    my $backend = Clients::backend();
+    my $gateway = Gateway->start(workers => 1, http => config('') =~
+        s/zone=z;/zone=z count=500; proxy_pass http:\/\/127.0.0.1:@{[
+          $backend->sockport]};/r);
+    my $clients = Clients->new($gateway->{port});
+    my $client = $clients->send('GET /', 'X-Key: refund');
+    my $errand = Clients::errand($backend);
+    my $name = 'ratelimit:{2:refund}:z::86400w10';
+
+    RedisCluster::await_replicas($former);
+    is($next->call('EXISTS', $name), 1, 'charged, as the next primary knows');
+
+    swap(sub {
+        Clients::reply($errand, 200);
+        Clients::await_answers(1, $client);
+        Gateway::await(sub { $former->calls('evalsha') }, 'a refund');
+    });
+
+    Gateway::await(sub { !$next->call('EXISTS', $name) }, 'the refund');
+    pass('is not lost');
+
+    ($former, $next) = ($next, $former);
 }
 
 

@@ -654,6 +654,10 @@ ngx_int_t ngx_http_ratelimit_redis_resend(
 void ngx_http_ratelimit_redis_release(
     ngx_http_ratelimit_redis_command_t *command);
 
+/* what settles a decision waits until the server is up */
+void ngx_http_ratelimit_redis_postpone(
+    ngx_http_ratelimit_redis_command_t *command);
+
 /*
  * Sends the refund that the command has become on the connection that the reply
  * came from, even if the server is marked down; the refund has a timeout of its

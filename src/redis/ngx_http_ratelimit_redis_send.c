@@ -23,8 +23,6 @@ static ngx_int_t ngx_http_ratelimit_redis_resend_to(
     ngx_http_ratelimit_redis_server_t *server, ngx_uint_t asking);
 static void ngx_http_ratelimit_redis_send_later(
     ngx_http_ratelimit_redis_command_t *command);
-static void ngx_http_ratelimit_redis_postpone(
-    ngx_http_ratelimit_redis_command_t *command);
 static ngx_int_t ngx_http_ratelimit_redis_retry(
     ngx_http_ratelimit_redis_command_t *command);
 static ngx_int_t ngx_http_ratelimit_redis_follow(
@@ -156,9 +154,7 @@ ngx_http_ratelimit_redis_send_later(
 }
 
 
-/* what settles a decision waits until the server is up */
-
-static void
+void
 ngx_http_ratelimit_redis_postpone(ngx_http_ratelimit_redis_command_t *command)
 {
     ngx_http_ratelimit_redis_server_t  *server;

@@ -14,6 +14,9 @@ static void ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q,
 static ngx_int_t ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
+static void ngx_http_ratelimit_redis_leave(
+    ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc,
+    ngx_str_t *text);
 static ngx_uint_t ngx_http_ratelimit_redis_has_written(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
 static void ngx_http_ratelimit_redis_log_error(
@@ -358,7 +361,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
         ngx_http_ratelimit_redis_undo_cancelled(command, q);
     }
 
-    ngx_http_ratelimit_redis_release(command);
+    ngx_http_ratelimit_redis_leave(command, rc, text);
 
     if (rc == NGX_OK) {
 
@@ -382,6 +385,23 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
     }
 
     ngx_http_ratelimit_redis_done(server, q, op, rc, age);
+}
+
+
+/* an error of the server says that it has executed nothing */
+
+static void
+ngx_http_ratelimit_redis_leave(ngx_http_ratelimit_redis_command_t *command,
+    ngx_int_t rc, ngx_str_t *text)
+{
+    if (rc == NGX_ERROR && text != NULL && !command->lost
+        && ratelimit_script_settles(command->op))
+    {
+        ngx_http_ratelimit_redis_postpone(command);
+        return;
+    }
+
+    ngx_http_ratelimit_redis_release(command);
 }
 
 
