@@ -132,6 +132,7 @@ subtest 'reloads' => sub {
 subtest 'what is gone, and comes back' => \&kept;
 subtest 'another limit is not taken for one that is gone' => \&others;
 subtest 'many limits' => \&many;
+subtest 'resets while they are read' => \&resets;
 
 is($gateway->complaints, '', 'no complaints');
 
@@ -348,6 +349,44 @@ sub many {
         $compare->(\@others, "others: $letter");
     }
 
+    is($gateway->complaints, '', 'no complaints');
+}
+
+
+# what is left of a count is never less than 0, whatever another worker does
+# meanwhile; more workers than processors are interrupted anywhere
+
+sub resets {
+    my $limits = join '', map { "ratelimit zone=many name=n$_ rate=9999r/s;\n" }
+                          1 .. 100;
+    my $gateway = Gateway->start(workers => 32, http => <<"END");
+ratelimit_zone localhost zone=many:4m rate=1r/h;
+
+server {
+    listen 127.0.0.1:PORT reuseport;
+    location / { $limits empty_gif; }
+    location /api/ { ratelimit_api write=on; }
+}
+END
+    my $clients = Clients->new($gateway->{port});
+    my @asked = ('GET /', 'GET /api/zones/many', 'DELETE /api/zones/many');
+    my @shown;
+
+    for (1 .. 5) {
+        my @some = map { $clients->connect } 1 .. 12 * @asked;
+
+        for my $n (0 .. $#some) {
+            $some[$n]{expected} = 100;
+            Clients::put($some[$n], $clients->text($asked[$n % @asked]) x 100);
+        }
+
+        Clients::await_answers(scalar @some, @some);
+        push @shown, grep { /"zone"/ } map { $_->{body} }
+                     map { @{$_->{answers}} } @some;
+    }
+
+    is(scalar @shown, 5 * 12 * 100, 'all are answered');
+    is(scalar(grep { /:\d{10}/ } @shown), 0, 'none went below 0');
     is($gateway->complaints, '', 'no complaints');
 }
 

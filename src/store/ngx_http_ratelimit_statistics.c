@@ -785,6 +785,12 @@ ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
     statistics = tally->use->zone->statistics;
     cell = tally->use->cell;
 
+    /* another worker may reset them: in this order these are never more */
+
+    *recent = tally->owner->former;
+
+    ngx_memory_barrier();
+
     ngx_memzero(all, sizeof(ngx_http_ratelimit_counts_t));
 
     for (lane = 0; lane < statistics->nlanes; lane++) {
@@ -798,12 +804,10 @@ ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
         }
     }
 
-    counts = &tally->owner->former;
-
-    recent->delayed = all->delayed - counts->delayed;
+    recent->delayed = all->delayed - recent->delayed;
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_STATUSES - 1; i++) {
-        recent->requests[i] = all->requests[i] - counts->requests[i];
+        recent->requests[i] = all->requests[i] - recent->requests[i];
     }
 }
 
@@ -826,6 +830,9 @@ ngx_http_ratelimit_statistics_reset(ngx_http_ratelimit_zone_t *zone)
 
     for (i = 0; i < zone->tallies.nelts; i++) {
         ngx_http_ratelimit_statistics_read(&tally[i], &all, &recent);
+
+        ngx_memory_barrier();
+
         tally[i].owner->former = all;
     }
 
