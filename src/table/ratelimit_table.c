@@ -578,24 +578,26 @@ ratelimit_table_bytes_used(const ratelimit_table_t *table)
 }
 
 
-/* what a sealed table has counted is inherited by the one that follows it */
+/*
+ * What a table has counted is inherited by the one that follows it, just before
+ * it is sealed.  Another process may be about that: the larger number has all,
+ * as the heir's is read last.
+ */
 
 uint64_t
 ratelimit_table_evictions(const ratelimit_table_t *table)
 {
-    uint64_t  n;
+    uint64_t  n, inherited;
 
     n = 0;
 
-    do {
-        n += __atomic_load_n(&table->header->inherited, __ATOMIC_RELAXED)
-             + ratelimit_table_own_evictions(table);
+    if (table->older && !ratelimit_table_sealed(table->older)) {
+        n = ratelimit_table_evictions(table->older);
+    }
 
-        table = table->older;
+    inherited = __atomic_load_n(&table->header->inherited, __ATOMIC_RELAXED);
 
-    } while (table && !ratelimit_table_sealed(table));
-
-    return n;
+    return ratelimit_max(n, inherited) + ratelimit_table_own_evictions(table);
 }
 
 
@@ -614,17 +616,15 @@ ratelimit_table_dismissed(const ratelimit_table_t *table)
 {
     uint64_t  n, dismissed;
 
-    dismissed = 0;
+    n = 0;
 
-    do {
-        n = __atomic_load_n(&table->header->dismissed, __ATOMIC_RELAXED);
-        dismissed = ratelimit_max(dismissed, n);
+    if (table->older && !ratelimit_table_sealed(table->older)) {
+        n = ratelimit_table_dismissed(table->older);
+    }
 
-        table = table->older;
+    dismissed = __atomic_load_n(&table->header->dismissed, __ATOMIC_RELAXED);
 
-    } while (table && !ratelimit_table_sealed(table));
-
-    return dismissed;
+    return ratelimit_max(n, dismissed);
 }
 
 
