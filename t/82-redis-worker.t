@@ -23,6 +23,7 @@ my $redis = RedisServer->start;
 subtest 'a worker that is busy' => \&busy;
 subtest 'a refusal costs nothing, however late' => \&late;
 subtest 'a fast shutdown admits no request' => \&quick_end;
+subtest 'a worker exits, though a refund is refused' => \&refused_refund;
 subtest 'nothing is counted before the greeting' => \&not_welcome;
 subtest 'this machine needs no resolver' => \&localhost;
 
@@ -116,6 +117,34 @@ sub ticks {
     my ($pid) = @_;
 
     return (split ' ', Gateway::slurp("/proc/$pid/stat"))[13];
+}
+
+
+# a server answers each attempt, but executes none: it writes nothing as long
+# as it has no replica
+
+sub refused_refund {
+    my $backend = Clients::backend();
+    my $http = <<"END" . Gateway->server('/' => <<"END2");
+ratelimit_redis main redis://127.0.0.1:$redis->{port};
+ratelimit_zone \$arg_k zone=z:1m rate=60r/d redis=main;
+END
+ratelimit zone=z count=401; proxy_pass http://127.0.0.1:@{[$backend->sockport]};
+END2
+    my $gateway = Gateway->start(workers => 1, http => $http);
+    my $client = Clients->new($gateway->{port})->send('GET /?k=refund');
+    my $errand = Clients::errand($backend);
+
+    $redis->call('CONFIG', 'SET', 'min-replicas-to-write', 1);
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $client);
+    Gateway::await(sub { $gateway->log =~ /NOREPLICAS/ }, 'a refused refund');
+
+    $gateway->reload($http);
+    Gateway::await(sub { $gateway->settled }, 'the end of the worker', 20);
+    pass('it does not try for ever');
+
+    $redis->call('CONFIG', 'SET', 'min-replicas-to-write', 0);
 }
 
 

@@ -454,13 +454,16 @@ typedef void (*ngx_http_ratelimit_redis_result_pt)(
 
 struct ngx_http_ratelimit_redis_command_s {
     ngx_http_ratelimit_redis_message_t  message;
-    ngx_queue_t                     queue;    /* by deadline, unless expired */
+    ngx_queue_t                     queue;    /* by deadline, or postponed;
+                                                 unless expired */
     ngx_http_ratelimit_redis_server_t  *server;
     ngx_http_ratelimit_query_t     *query;    /* or NULL */
     ngx_msec_t                      sent;     /* Redis can't have decided
                                                  before */
     ngx_msec_t                      written;  /* its time begins */
     ngx_msec_t                      deadline;
+    ngx_msec_t                      postponed;  /* since when it waits for a
+                                                   server, or 0 */
     ratelimit_script_e              op;
     ratelimit_breaker_e             permit;
     ngx_uint_t                      n;        /* limits */

@@ -25,6 +25,8 @@ static void ngx_http_ratelimit_redis_send_later(
     ngx_http_ratelimit_redis_command_t *command);
 static ngx_int_t ngx_http_ratelimit_redis_retry(
     ngx_http_ratelimit_redis_command_t *command);
+static ngx_uint_t ngx_http_ratelimit_redis_is_late(
+    ngx_http_ratelimit_redis_command_t *command);
 static ngx_int_t ngx_http_ratelimit_redis_follow(
     ngx_http_ratelimit_redis_command_t *command,
     ratelimit_redirect_t *redirect);
@@ -161,7 +163,13 @@ ngx_http_ratelimit_redis_postpone(ngx_http_ratelimit_redis_command_t *command)
 
     server = command->server;
 
-    if (server->npostponed == NGX_HTTP_RATELIMIT_REDIS_POSTPONED) {
+    if (command->postponed == 0) {
+        command->postponed = ngx_current_msec;
+    }
+
+    if (server->npostponed == NGX_HTTP_RATELIMIT_REDIS_POSTPONED
+        || ngx_http_ratelimit_redis_is_late(command))
+    {
         ngx_http_ratelimit_redis_free_command(command);
         return;
     }
@@ -169,7 +177,6 @@ ngx_http_ratelimit_redis_postpone(ngx_http_ratelimit_redis_command_t *command)
     command->message.expired = 0;
     command->message.asking = 0;
     command->sendings = 0;
-    command->sent = ngx_current_msec;
 
     ngx_queue_insert_tail(&server->postponed, &command->queue);
     server->npostponed++;
@@ -207,25 +214,15 @@ ngx_http_ratelimit_redis_retry_handler(ngx_event_t *ev)
 }
 
 
-/*
- * NGX_AGAIN if the server is still down, and it is not too late.  A question
- * stays in the record of its counter, so it is never too late to make it void.
- */
+/* NGX_AGAIN if the server is still down, and it is not too late */
 
 static ngx_int_t
 ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
 {
-    ngx_msec_t                          age;
-    ngx_uint_t                          late;
     ratelimit_breaker_e                 permit;
     ngx_http_ratelimit_redis_server_t  *server;
 
     server = command->server;
-
-    age = ngx_exiting ? NGX_HTTP_RATELIMIT_REDIS_EXIT
-                      : NGX_HTTP_RATELIMIT_REDIS_LISTEN;
-    late = ngx_current_msec - command->sent >= age
-           && (command->op != RATELIMIT_SCRIPT_VOID || ngx_exiting);
 
     command->server = ngx_http_ratelimit_redis_route(server->redis,
                                                      command->slot);
@@ -237,7 +234,9 @@ ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
         permit = RATELIMIT_BREAKER_STOP;
     }
 
-    if (permit == RATELIMIT_BREAKER_STOP && !late) {
+    if (permit == RATELIMIT_BREAKER_STOP
+        && !ngx_http_ratelimit_redis_is_late(command))
+    {
         command->server = server;
         return NGX_AGAIN;
     }
@@ -253,6 +252,27 @@ ngx_http_ratelimit_redis_retry(ngx_http_ratelimit_redis_command_t *command)
     (void) ngx_http_ratelimit_redis_transmit(command, RATELIMIT_BREAKER_GO);
 
     return NGX_OK;
+}
+
+
+/*
+ * However often a server that can't execute it was tried meanwhile.  A question
+ * stays in the record of its counter, so it is never too late to make it void.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_is_late(ngx_http_ratelimit_redis_command_t *command)
+{
+    ngx_msec_t  age;
+
+    if (command->op == RATELIMIT_SCRIPT_VOID && !ngx_exiting) {
+        return 0;
+    }
+
+    age = ngx_exiting ? NGX_HTTP_RATELIMIT_REDIS_EXIT
+                      : NGX_HTTP_RATELIMIT_REDIS_LISTEN;
+
+    return ngx_current_msec - command->postponed >= age;
 }
 
 
