@@ -52,7 +52,7 @@ static void ngx_http_ratelimit_redis_report_send(
     ngx_http_ratelimit_sync_t *sync);
 static ngx_http_ratelimit_redis_batch_t *ngx_http_ratelimit_redis_report_batch(
     ngx_http_ratelimit_sync_t *sync);
-static int ngx_http_ratelimit_redis_report_take(void *data,
+static int ngx_http_ratelimit_redis_report_on_batch(void *data,
     const ratelimit_ledger_copy_t *copy);
 static int ngx_http_ratelimit_redis_report_add(
     ngx_http_ratelimit_redis_batch_t *batch,
@@ -401,7 +401,7 @@ ngx_http_ratelimit_redis_report_batch(ngx_http_ratelimit_sync_t *sync)
 
     sync->more = ratelimit_ledger_batch(&sync->ledger, &sync->cursor, now,
                                         again,
-                                        ngx_http_ratelimit_redis_report_take,
+                                     ngx_http_ratelimit_redis_report_on_batch,
                                         batch, ngx_http_ratelimit_self);
 
     if (batch->n) {
@@ -414,10 +414,10 @@ ngx_http_ratelimit_redis_report_batch(ngx_http_ratelimit_sync_t *sync)
 }
 
 
-/* of a node that is down a batch waits, and takes no time */
+/* a batch for a node that is marked down is passed over, and sent later */
 
 static int
-ngx_http_ratelimit_redis_report_take(void *data,
+ngx_http_ratelimit_redis_report_on_batch(void *data,
     const ratelimit_ledger_copy_t *copy)
 {
     ngx_http_ratelimit_redis_batch_t  *batch = data;

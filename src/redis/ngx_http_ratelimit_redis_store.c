@@ -14,7 +14,7 @@ static void ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q,
 static ngx_int_t ngx_http_ratelimit_redis_reset(ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_redis_send_query(
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op);
-static void ngx_http_ratelimit_redis_leave(
+static void ngx_http_ratelimit_redis_release_or_retry(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc,
     ngx_str_t *text);
 static ngx_uint_t ngx_http_ratelimit_redis_has_written(
@@ -361,7 +361,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
         ngx_http_ratelimit_redis_undo_cancelled(command, q);
     }
 
-    ngx_http_ratelimit_redis_leave(command, rc, text);
+    ngx_http_ratelimit_redis_release_or_retry(command, rc, text);
 
     if (rc == NGX_OK) {
 
@@ -391,8 +391,8 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
 /* an error of the server says that it has executed nothing */
 
 static void
-ngx_http_ratelimit_redis_leave(ngx_http_ratelimit_redis_command_t *command,
-    ngx_int_t rc, ngx_str_t *text)
+ngx_http_ratelimit_redis_release_or_retry(
+    ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc, ngx_str_t *text)
 {
     if (rc == NGX_ERROR && text != NULL && !command->lost
         && ratelimit_script_settles(command->op))
