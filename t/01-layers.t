@@ -34,7 +34,7 @@ my %MAY = (
 my @ORDER = qw(core table store redis elastic domain conf http api service
                module);
 
-# pure C: no header of nginx, whatever the folder
+# pure C: no header of nginx, whatever the folder, and through whatever others
 
 my $PURE = qr{^src/(?:core/|table/|\w+/ratelimit_)};
 
@@ -78,6 +78,8 @@ subtest 'the checks can fail' => sub {
             "#include <ngx_config.h>\n#include <hiredis/async.h>\n",
         'src/redis/ngx_http_ratelimit_redis_store.c' =>
             "#include \"redis/ngx_http_ratelimit_redis_connection.h\"\n",
+        'src/redis/ratelimit_j.c' =>
+            "#include \"store/ngx_http_ratelimit_c.h\"\n",
     );
 
     local $MAY{http} = [qw(core store http)];
@@ -90,6 +92,7 @@ subtest 'the checks can fail' => sub {
         'src/table/ratelimit_h.c' => qr/<pthread.h> is for/,
         'src/http/ngx_http_ratelimit_i.c' => qr/before <ngx_config.h>/,
         'src/redis/ngx_http_ratelimit_redis_store.c' => qr/reaches <hiredis/,
+        'src/redis/ratelimit_j.c' => qr/reaches <ngx_config.h>/,
     );
 
     for my $file (sort keys %tree) {
@@ -206,6 +209,18 @@ subtest 'calls of the client of Redis go one way' => sub {
 };
 
 
+# so that a name in a log of the debugger, or on the map, is of one function
+
+subtest 'names of functions' => sub {
+    is_deeply([twice({ 'src/http/a.c' => "static int\nngx_a(void)\n{\n}\n",
+                       'src/redis/b.c' => "int\nngx_a(int n)\n{\n}\n" })],
+              ['ngx_a of src/http/a.c is in src/redis/b.c, too'],
+              'the check can fail');
+    is_deeply([twice({ map { $_ => slurp($_) } @sources })], [],
+              'each is in one file');
+};
+
+
 subtest 'objects' => sub {
     my %seen;
 
@@ -236,6 +251,9 @@ sub findings {
 
     push @findings, map { "reaches $_" } grep { /^<hiredis/ } @order
         if $file !~ $HIREDIS;
+
+    push @findings, map { "reaches $_" } grep { $_ =~ $nginx } @order
+        if $file =~ $PURE;
 
     for my $include (includes($tree->{$file})) {
         next if $include =~ /^"/;
@@ -332,6 +350,25 @@ sub upward {
             grep { $code =~ /\b$_\b/ } sort keys %above;
 
         $above{$_} = $file for definitions($code);
+    }
+
+    return @findings;
+}
+
+
+# functions of one name in two files, static ones too
+
+sub twice {
+    my ($tree) = @_;
+
+    my (%home, @findings);
+
+    for my $file (sort keys %$tree) {
+        for my $name (bare($tree->{$file}) =~ /^(\w+)\([^;{}]*\)\n\{/mg) {
+            $home{$name} //= $file;
+            push @findings, "$name of $home{$name} is in $file, too"
+                if $home{$name} ne $file;
+        }
     }
 
     return @findings;

@@ -13,7 +13,7 @@
 
 static void ngx_http_ratelimit_log_later(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_zone_t *zone, ngx_uint_t level);
-static void ngx_http_ratelimit_log_handler(ngx_event_t *ev);
+static void ngx_http_ratelimit_log_on_timer(ngx_event_t *ev);
 
 
 ngx_uint_t
@@ -48,7 +48,7 @@ ngx_http_ratelimit_log_later(ngx_http_ratelimit_ctx_t *ctx,
 
     if (ev == NULL) {
         ev = ngx_http_ratelimit_timer_create(ngx_cycle->pool,
-                                             ngx_http_ratelimit_log_handler,
+                                             ngx_http_ratelimit_log_on_timer,
                                              zone);
         if (ev == NULL) {
             return;
@@ -71,7 +71,7 @@ ngx_http_ratelimit_log_later(ngx_http_ratelimit_ctx_t *ctx,
 
 
 static void
-ngx_http_ratelimit_log_handler(ngx_event_t *ev)
+ngx_http_ratelimit_log_on_timer(ngx_event_t *ev)
 {
     uint64_t                    n;
     ngx_http_ratelimit_zone_t  *zone;
@@ -99,7 +99,7 @@ ngx_http_ratelimit_log_exit_process(ngx_http_ratelimit_main_conf_t *rmcf)
 
     for (i = 0; i < rmcf->zones.nelts; i++) {
         if (zone[i]->log_timer != NULL && zone[i]->log_timer->timer_set) {
-            ngx_http_ratelimit_log_handler(zone[i]->log_timer);
+            ngx_http_ratelimit_log_on_timer(zone[i]->log_timer);
         }
     }
 }

@@ -30,7 +30,7 @@ static ngx_uint_t ngx_http_ratelimit_redis_is_late(
 static ngx_int_t ngx_http_ratelimit_redis_follow(
     ngx_http_ratelimit_redis_command_t *command,
     ratelimit_redirect_t *redirect);
-static void ngx_http_ratelimit_redis_find_node(
+static void ngx_http_ratelimit_redis_find_address(
     ngx_http_ratelimit_redis_server_t *server, ngx_uint_t ask);
 static void ngx_http_ratelimit_redis_ask_later(
     ngx_http_ratelimit_redis_command_t *command);
@@ -455,7 +455,7 @@ ngx_http_ratelimit_redis_follow(ngx_http_ratelimit_redis_command_t *command,
 
     if (server != NULL && server->naddrs == 0 && !command->message.expired) {
 
-        ngx_http_ratelimit_redis_find_node(server, redirect->ask);
+        ngx_http_ratelimit_redis_find_address(server, redirect->ask);
         ngx_http_ratelimit_redis_ask_later(command);
         return NGX_OK;
     }
@@ -489,7 +489,7 @@ ngx_http_ratelimit_redis_follow(ngx_http_ratelimit_redis_command_t *command,
  */
 
 static void
-ngx_http_ratelimit_redis_find_node(ngx_http_ratelimit_redis_server_t *server,
+ngx_http_ratelimit_redis_find_address(ngx_http_ratelimit_redis_server_t *server,
     ngx_uint_t ask)
 {
     ngx_http_ratelimit_redis_t  *redis;
