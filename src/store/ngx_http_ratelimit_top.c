@@ -2,9 +2,9 @@
 /*
  * The memory of refused keys.
  *
- * A worker waits for no other one: if its sketch is in use, which is so only
- * while a worker with its number of a former configuration lives, or while it
- * is read, the refusal is not counted here.
+ * A worker waits for no other one: if its sketch is in use, by a worker of a
+ * former configuration, by one of more than NGX_HTTP_RATELIMIT_LANES, or by one
+ * that reads or resets it, the refusal is not counted here.
  */
 
 
