@@ -201,14 +201,17 @@ X-RateLimit-Limit: 77
 --- http_config
     map $user $staff { admin 1; }
     map $user $plan { admin "9r/h"; default "1r/h"; }
+    map $staff $guest { "" $server_name; }
 
     ratelimit_zone $server_name zone=before10:1m rate=9r/h;
     ratelimit_zone $server_name zone=early10:1m rate=$plan;
+    ratelimit_zone $guest zone=guest10:1m rate=9r/h;
     ratelimit_zone $server_name zone=after10:1m rate=1r/h;
     ratelimit_zone $user zone=plan10:1m rate=$plan;
 --- config
     location /t { ratelimit zone=before10; ratelimit_bypass $staff;
                   try_files /no /app; }
+    location /key { ratelimit zone=guest10; try_files /no /app; }
     location /rate { ratelimit zone=early10; try_files /no /plan; }
     location /app { auth_request /auth;
                     auth_request_set $user $upstream_http_x_user;
@@ -223,11 +226,11 @@ X-RateLimit-Limit: 77
                        proxy_pass http://127.0.0.1:$server_port/name; }
     location /name { add_header X-User $http_x_name; return 204; }
 --- request eval
-[("GET /t") x 5, "GET /rate"]
+[("GET /t") x 5, "GET /rate", "GET /key"]
 --- more_headers eval
-[("X-Name: admin") x 3, ("X-Name: user") x 2, "X-Name: admin"]
+[("X-Name: admin") x 3, ("X-Name: user") x 2, ("X-Name: admin") x 2]
 --- error_code eval
-[(200) x 4, 429, 200]
+[(200) x 4, 429, 200, 200]
 --- response_headers eval
 [("!X-RateLimit-Limit") x 3, ("X-RateLimit-Limit: 1") x 2,
- "X-Plan: 9r/h"]
+ "X-Plan: 9r/h", "!X-RateLimit-Limit"]

@@ -303,6 +303,10 @@ ngx_int_t ngx_http_ratelimit_expr_compile(ngx_conf_t *cf, ngx_str_t *text,
 void ngx_http_ratelimit_expr_init(ngx_conf_t *cf,
     ngx_http_ratelimit_expr_t *expr, ngx_http_complex_value_t *value);
 
+/* whether the single variable is one that a directive defines */
+ngx_uint_t ngx_http_ratelimit_expr_is_defined(ngx_conf_t *cf,
+    ngx_http_ratelimit_expr_t *expr);
+
 /* checks that the variables are known, now or when all have been declared */
 ngx_int_t ngx_http_ratelimit_expr_check_later(ngx_conf_t *cf,
     ngx_http_complex_value_t *value);

@@ -12,6 +12,8 @@ static ngx_int_t ngx_http_ratelimit_expr_check(ngx_conf_t *cf,
     ngx_http_ratelimit_expr_check_t *check);
 static ngx_uint_t ngx_http_ratelimit_expr_known(
     ngx_http_core_main_conf_t *cmcf, ngx_http_variable_t *var);
+static ngx_http_variable_t *ngx_http_ratelimit_expr_find(
+    ngx_http_core_main_conf_t *cmcf, ngx_str_t *name);
 
 
 ngx_int_t
@@ -119,23 +121,16 @@ ngx_http_ratelimit_expr_known(ngx_http_core_main_conf_t *cmcf,
     ngx_http_variable_t *var)
 {
     ngx_uint_t            i;
-    ngx_hash_key_t       *key;
     ngx_http_variable_t  *known, *prefix;
 
     if (var->get_handler != NULL) {
         return 1;
     }
 
-    key = cmcf->variables_keys->keys.elts;
+    known = ngx_http_ratelimit_expr_find(cmcf, &var->name);
 
-    for (i = 0; i < cmcf->variables_keys->keys.nelts; i++) {
-        known = key[i].value;
-
-        if (ngx_http_ratelimit_is_same(&var->name, &key[i].key)
-            && known->get_handler != NULL)
-        {
-            return 1;
-        }
+    if (known != NULL && known->get_handler != NULL) {
+        return 1;
     }
 
     prefix = cmcf->prefix_variables.elts;
@@ -151,6 +146,42 @@ ngx_http_ratelimit_expr_known(ngx_http_core_main_conf_t *cmcf,
     }
 
     return 0;
+}
+
+
+static ngx_http_variable_t *
+ngx_http_ratelimit_expr_find(ngx_http_core_main_conf_t *cmcf, ngx_str_t *name)
+{
+    ngx_uint_t       i;
+    ngx_hash_key_t  *key;
+
+    key = cmcf->variables_keys->keys.elts;
+
+    for (i = 0; i < cmcf->variables_keys->keys.nelts; i++) {
+        if (ngx_http_ratelimit_is_same(name, &key[i].key)) {
+            return key[i].value;
+        }
+    }
+
+    return NULL;
+}
+
+
+/* those that directives define, as "map", say what other variables say */
+
+ngx_uint_t
+ngx_http_ratelimit_expr_is_defined(ngx_conf_t *cf,
+    ngx_http_ratelimit_expr_t *expr)
+{
+    ngx_http_variable_t        *vars, *var;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    cmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_core_module);
+    vars = cmcf->variables.elts;
+
+    var = ngx_http_ratelimit_expr_find(cmcf, &vars[expr->index].name);
+
+    return var != NULL && (var->flags & NGX_HTTP_VAR_CHANGEABLE);
 }
 
 

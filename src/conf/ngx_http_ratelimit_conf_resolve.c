@@ -28,7 +28,7 @@ static ngx_int_t ngx_http_ratelimit_resolve_set(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
 static ngx_int_t ngx_http_ratelimit_count_rules(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
-static ngx_uint_t ngx_http_ratelimit_is_simple(
+static ngx_uint_t ngx_http_ratelimit_is_simple(ngx_conf_t *cf,
     ngx_http_ratelimit_limit_t *limit);
 static ngx_int_t ngx_http_ratelimit_resolve_each(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set, ngx_http_ratelimit_resolve_pt resolve);
@@ -254,7 +254,7 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
             set->nrules_before += n;
         }
 
-        set->simple &= ngx_http_ratelimit_is_simple(&limits[i]);
+        set->simple &= ngx_http_ratelimit_is_simple(cf, &limits[i]);
     }
 
     n = set->nrules_before + set->nrules_after;
@@ -280,18 +280,27 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 }
 
 
-/* most limits are: the path of a request is compiled once more for them */
+/*
+ * Most limits are: the path of a request is compiled once more for them.  It
+ * does not forget values for limits after authentication.
+ */
 
 static ngx_uint_t
-ngx_http_ratelimit_is_simple(ngx_http_ratelimit_limit_t *limit)
+ngx_http_ratelimit_is_simple(ngx_conf_t *cf, ngx_http_ratelimit_limit_t *limit)
 {
+    ngx_http_ratelimit_main_conf_t  *rmcf;
+
+    rmcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_ratelimit_module);
+
     return limit->stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH
            && limit->domain == NULL
            && limit->key.index != NGX_ERROR
            && limit->filter.value == NULL
            && limit->cost.value == NULL
            && limit->rate.value == NULL
-           && limit->rules.elastic == NULL;
+           && limit->rules.elastic == NULL
+           && (!(rmcf->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH)
+               || !ngx_http_ratelimit_expr_is_defined(cf, &limit->key));
 }
 
 
