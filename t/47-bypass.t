@@ -234,3 +234,27 @@ X-RateLimit-Limit: 77
 --- response_headers eval
 [("!X-RateLimit-Limit") x 3, ("X-RateLimit-Limit: 1") x 2,
  "X-Plan: 9r/h", "!X-RateLimit-Limit"]
+
+
+
+=== TEST 11: what groups of a map's expression have matched is not forgotten
+--- http_config
+    map $http_authorization $token { "~^Bearer (?<secret>.+)$" $secret; }
+    map $http_x_plan $plan { "~^(?<planned>[a-z]+)$" "9r/h"; }
+
+    ratelimit_zone $token zone=token11:1m rate=9r/h;
+    ratelimit_zone $server_name zone=plan11:1m rate=$plan;
+    ratelimit_zone $server_name zone=after11:1m rate=9r/h;
+--- config
+    location /key { ratelimit zone=token11; add_header X-Secret $secret;
+                    try_files /index.html =404; }
+    location /plan { ratelimit zone=plan11; add_header X-Planned $planned;
+                     try_files /index.html =404; }
+    location /after { ratelimit zone=after11 after_auth; }
+--- request eval
+["GET /key", "GET /plan"]
+--- more_headers
+Authorization: Bearer abc
+X-Plan: gold
+--- response_headers eval
+["X-Secret: abc", "X-Planned: gold"]

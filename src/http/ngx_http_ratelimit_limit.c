@@ -11,6 +11,7 @@
 #define NGX_HTTP_RATELIMIT_LOGGED_COST  32    /* bytes of a bad one */
 
 
+static ngx_uint_t ngx_http_ratelimit_is_group(ngx_http_variable_t *var);
 static ngx_int_t ngx_http_ratelimit_parse_cost(ngx_str_t *value,
     ngx_uint_t fraction, uint64_t *cost);
 static ngx_uint_t ngx_http_ratelimit_log_cost_due(
@@ -105,16 +106,31 @@ void
 ngx_http_ratelimit_forget_values(ngx_http_request_t *r, u_char *known)
 {
     ngx_uint_t                  i;
+    ngx_http_variable_t        *vars;
     ngx_http_core_main_conf_t  *cmcf;
 
     cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+    vars = cmcf->variables.elts;
 
     for (i = 0; i < cmcf->variables.nelts; i++) {
-        if (!known[i]) {
+        if (!known[i] && !ngx_http_ratelimit_is_group(&vars[i])) {
             r->variables[i].valid = 0;
             r->variables[i].not_found = 0;
         }
     }
+}
+
+
+/*
+ * Whether it may be a named group of a regular expression, as of a "map", which
+ * nothing but another match would set again.  What other directives define has
+ * data that says how.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_group(ngx_http_variable_t *var)
+{
+    return (var->flags & NGX_HTTP_VAR_CHANGEABLE) && var->data == 0;
 }
 
 
