@@ -206,6 +206,10 @@ $locations
                            fastcgi_buffering off;
                            fastcgi_param END "\\r\\n\\r\\n";
                            fastcgi_pass 127.0.0.1:$slow; }
+    location /own/none { ratelimit zone=own settle=\$upstream_http_x_usage;
+                         postpone_output 0;
+                         fastcgi_param END "\\r\\n\\r\\n";
+                         fastcgi_pass 127.0.0.1:$slow; }
     location /large { ratelimit zone=own name=named rate=100000r/366d
                                 settle=\$bytes_sent; alias large; }
     location /look/bytes { ratelimit zone=own name=named rate=100000r/366d
@@ -625,17 +629,21 @@ sub http2 {
 # a client that has its answer may ask again on any connection, at once
 
 sub length_known {
-    my $k = key();
-    my $client = $clients->send("GET /own/length?k=$k");
-    my $errand = Clients::errand($backend);
-    my $text = "Content-Length: 5\r\nX-Usage: 30\r\n\r\nhello";
+    for (['length', 'hello'], ['none', '']) {
+        my ($name, $body) = @$_;
+        my $k = key();
+        my $client = $clients->send("GET /own/$name?k=$k");
+        my $errand = Clients::errand($backend);
+        my $text = "Content-Length: @{[length $body]}\r\nX-Usage: 30\r\n\r\n"
+                   . $body;
 
-    Clients::put($errand, pack('CCnnn', 1, 6, 1, length $text, 0) . $text);
-    Clients::await_answers(1, $client);
-    is(remaining('/own', $k), 70, 'settled, though the upstream goes on');
-    close $errand->{socket};
-    ended("/own/length?k=$k");
-    left('/own', $k, 70, 'once');
+        Clients::put($errand, pack('CCnnn', 1, 6, 1, length $text, 0) . $text);
+        Clients::await_answers(1, $client);
+        is(remaining('/own', $k), 70, "$name: settled, the upstream goes on");
+        close $errand->{socket};
+        ended("/own/$name?k=$k");
+        left('/own', $k, 70, "$name: once");
+    }
 }
 
 

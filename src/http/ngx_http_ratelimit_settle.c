@@ -77,8 +77,9 @@ ngx_http_ratelimit_settle_init(ngx_conf_t *cf,
 
 
 /*
- * Other filters may change the status, or defer the header.  A response without
- * a body ends with it.
+ * A response without a body ends with its header: what the upstream's says is
+ * settled before the client has it.  For the status that is too early: other
+ * filters may change it, or defer the header.
  */
 
 static ngx_int_t
@@ -86,7 +87,11 @@ ngx_http_ratelimit_settle_header_filter(ngx_http_request_t *r)
 {
     ngx_int_t  rc;
 
-    if (r == r->main && r->method == NGX_HTTP_HEAD
+    if (r == r->main
+        && (r->method == NGX_HTTP_HEAD
+            || r->headers_out.status == NGX_HTTP_NO_CONTENT
+            || r->headers_out.status == NGX_HTTP_NOT_MODIFIED
+            || r->headers_out.content_length_n == 0)
         && ngx_http_ratelimit_costs_known(r) == NGX_HTTP_RATELIMIT_KNOWN_HEADER)
     {
         ngx_http_ratelimit_settle_costs(r, 0);
