@@ -272,6 +272,21 @@ sub health {
     is($answers[0]{response}{status}, 'SERVING', 'of all');
     is($answers[1]{response}{status}, 'SERVING', 'of the service');
     is($answers[2]{status}, 'NOT_FOUND', 'of another one');
+
+    my $port = Gateway::free_port();
+    my $empty = Gateway->start(http => <<"END");
+ratelimit_zone localhost zone=one:1m rate=1r/s;
+
+server {
+    listen 127.0.0.1:PORT;
+    listen 127.0.0.1:$port http2;
+    keepalive_requests 10000;
+
+    location / { ratelimit_service; }
+}
+END
+    is(ServiceCalls::health($port, $_), 'NOT_SERVING', "'$_' without rules")
+        for '', 'ratelimit';
 }
 
 

@@ -405,7 +405,7 @@ ngx_http_ratelimit_service_health(ngx_http_request_t *r,
 }
 
 
-/* not while a store is down that calls are refused without */
+/* not without rules, or while a store is down that calls are refused without */
 
 static ngx_uint_t
 ngx_http_ratelimit_service_is_up(ngx_http_request_t *r)
@@ -415,8 +415,8 @@ ngx_http_ratelimit_service_is_up(ngx_http_request_t *r)
     ngx_http_ratelimit_domain_t     *domain;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    up = 1;
     rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
+    up = (rmcf->domains.first != NULL);
 
     for (d = rmcf->domains.first; d; d = d->next) {
         domain = d->data;
