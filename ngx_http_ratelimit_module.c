@@ -257,7 +257,7 @@ ngx_http_ratelimit_merge_loc_conf(ngx_conf_t *cf, void *parent, void *child)
     conf->marks = (conf->dry_run ? NGX_HTTP_RATELIMIT_MARK_DRY_RUN : 0)
                   | (rmcf->api ? NGX_HTTP_RATELIMIT_MARK_COUNTED : 0);
 
-    ngx_http_ratelimit_merge_api(prev, conf, clcf);
+    ngx_http_ratelimit_merge_api(cf, prev, conf, clcf);
 
     return NGX_CONF_OK;
 }

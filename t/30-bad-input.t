@@ -712,6 +712,15 @@ subtest 'ratelimit_api' => sub {
         qq("$d" directive needs a location that is given by a prefix));
     bad('server', "location \@a { $d; }", 'named',
         qq("$d" directive needs a location that has a path));
+
+    # one inside another has its paths
+
+    write_in('server', "location /a { $d; location = /a/metrics { $d; } }\n"
+                       . "location = /b { $d; }");
+    is(test_conf(),
+       qq(nginx: [warn] "$d" in "location = /b" has no resources below it, and )
+       . "the page does not work: give the location by a prefix\n" . passed(),
+       'without what is below it');
 };
 
 subtest 'an included file' => sub {

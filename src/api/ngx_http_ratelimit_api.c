@@ -92,8 +92,9 @@ ngx_http_ratelimit_set_api(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
  */
 
 void
-ngx_http_ratelimit_merge_api(ngx_http_ratelimit_loc_conf_t *prev,
-    ngx_http_ratelimit_loc_conf_t *conf, ngx_http_core_loc_conf_t *clcf)
+ngx_http_ratelimit_merge_api(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf,
+    ngx_http_core_loc_conf_t *clcf)
 {
     if (clcf->noname) {
         conf->api = prev->api;
@@ -105,6 +106,13 @@ ngx_http_ratelimit_merge_api(ngx_http_ratelimit_loc_conf_t *prev,
 
     if (conf->api) {
         conf->api_root = prev->api ? prev->api_root : clcf->name;
+
+        if (!prev->api && clcf->exact_match) {
+            ngx_log_error(NGX_LOG_WARN, cf->log, 0,
+                          "\"ratelimit_api\" in \"location = %V\" has no "
+                          "resources below it, and the page does not work: "
+                          "give the location by a prefix", &clcf->name);
+        }
     }
 }
 

@@ -42,8 +42,9 @@ typedef struct {
 
 char *ngx_http_ratelimit_set_api(ngx_conf_t *cf, ngx_command_t *cmd,
     void *conf);
-void ngx_http_ratelimit_merge_api(ngx_http_ratelimit_loc_conf_t *prev,
-    ngx_http_ratelimit_loc_conf_t *conf, ngx_http_core_loc_conf_t *clcf);
+void ngx_http_ratelimit_merge_api(ngx_conf_t *cf,
+    ngx_http_ratelimit_loc_conf_t *prev, ngx_http_ratelimit_loc_conf_t *conf,
+    ngx_http_core_loc_conf_t *clcf);
 
 /* sends a response with this body; returns what a content handler returns */
 ngx_int_t ngx_http_ratelimit_api_send(ngx_http_request_t *r,
