@@ -41,6 +41,9 @@ my %STATISTICS = (
     'statistics, sliding_window' => 15,
     'statistics, two_rates' => 15,
     'statistics, refused' => 15,
+    'statistics, soft' => 15,
+    'statistics, dry_run' => 15,
+    'statistics, dry_refused' => 15,
 
     # with the list of refused keys: one that is in it, and new ones
 

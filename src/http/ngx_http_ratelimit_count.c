@@ -25,14 +25,6 @@ ngx_http_ratelimit_count_pass(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_use_t     *use;
     ngx_http_ratelimit_status_e   status;
 
-    if (ctx->conf->dry_run) {
-        ctx->dry = 1;
-    }
-
-    if (!(ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED)) {
-        return;
-    }
-
     for (i = 0; i < q->n; i += ngx_http_ratelimit_item_rules(q, i)->nrules) {
         use = q->subjects[i].use;
         status = ngx_http_ratelimit_verdict_status(ctx, q, i, &delay);

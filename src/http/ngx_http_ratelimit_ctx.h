@@ -236,9 +236,9 @@ ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
     ngx_uint_t i);
 
 
-/* ngx_http_ratelimit_count.c: once for each decision */
+/* ngx_http_ratelimit_count.c: once for each decision, if these are counted */
 
-/* the request passes: a dry run is marked, and statistics are counted */
+/* the request passes */
 void ngx_http_ratelimit_count_pass(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 

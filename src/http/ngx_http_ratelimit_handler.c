@@ -602,8 +602,11 @@ ngx_http_ratelimit_pass_marked(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_subject_t  *subject;
 
     if (ctx->conf->marks != NGX_HTTP_RATELIMIT_MARK_COUNTED) {
-        ngx_http_ratelimit_count_pass(ctx, q);
-        return NGX_DECLINED;
+        ctx->dry = 1;
+
+        if (ctx->conf->marks == NGX_HTTP_RATELIMIT_MARK_DRY_RUN) {
+            return NGX_DECLINED;
+        }
     }
 
     subject = q->subjects;
@@ -630,33 +633,47 @@ static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_pass_noted(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
-    uint64_t              delay;
-    ngx_uint_t            i, slowest;
-    ratelimit_verdict_t  *verdict;
+    uint64_t                      delay;
+    ngx_uint_t                    i, slowest;
+    ratelimit_verdict_t          *verdict;
+    ngx_http_ratelimit_status_e   status;
 
     if (q->failed || ctx->failed) {
         ctx->failed = 1;
         ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_FAILED_OPEN);
     }
 
-    if (ctx->conf->marks) {
-        ngx_http_ratelimit_count_pass(ctx, q);
+    if (ctx->conf->dry_run) {
+        ctx->dry = 1;
     }
 
     delay = 0;
     slowest = 0;
+    status = NGX_HTTP_RATELIMIT_PASSED;
 
     for (i = 0; i < q->n; i++) {
         verdict = &q->items[i].verdict;
 
         if (verdict->soft) {
-            ngx_http_ratelimit_set_status(ctx,
-                                    ngx_http_ratelimit_overshoot(ctx, q, i));
+            status = ngx_http_ratelimit_overshoot(ctx, q, i);
+            ngx_http_ratelimit_set_status(ctx, status);
         }
 
         if (verdict->delay > delay) {
             delay = verdict->delay;
             slowest = i;
+        }
+    }
+
+    if (ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+
+        /* the usual case: one rate, whose status is known by now */
+
+        if (q->n == 1 && delay == 0 && !ctx->failed) {
+            ngx_http_ratelimit_count(q->subjects->use, status);
+
+        } else {
+            ngx_http_ratelimit_count_pass(ctx, q);
         }
     }
 

@@ -8,6 +8,9 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
+static ratelimit_inline void ngx_http_ratelimit_reject_count(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q,
+    ngx_http_ratelimit_status_e status);
 static ngx_int_t ngx_http_ratelimit_send_refusal(
     ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_log_refusal(ngx_http_ratelimit_ctx_t *ctx,
@@ -62,8 +65,6 @@ ngx_int_t
 ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
-    ngx_uint_t                      marks;
-    ngx_http_ratelimit_use_t       *use;
     ngx_http_ratelimit_loc_conf_t  *rlcf;
 
     rlcf = ctx->conf;
@@ -72,26 +73,18 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
         ngx_http_ratelimit_log_refusal(ctx, q);
     }
 
-    marks = rlcf->marks;
+    if (rlcf->marks == NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+        ngx_http_ratelimit_reject_count(ctx, q, NGX_HTTP_RATELIMIT_REJECTED);
 
-    if (marks) {
-        if (q->n == 1 && marks == NGX_HTTP_RATELIMIT_MARK_COUNTED) {
-            use = q->subjects->use;
-            ngx_http_ratelimit_count(use, NGX_HTTP_RATELIMIT_REJECTED);
+    } else if (rlcf->marks) {
 
-            if (use->zone->top_lane != NULL) {
-                ngx_http_ratelimit_top_add(q, 0);
-            }
-
-        } else if (marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
-            ngx_http_ratelimit_count_refusal(ctx, q);
-        }
-
-        if (marks & NGX_HTTP_RATELIMIT_MARK_DRY_RUN) {
-            ngx_http_ratelimit_set_status(ctx,
+        if (rlcf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
+            ngx_http_ratelimit_reject_count(ctx, q,
                                           NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN);
-            return NGX_DECLINED;
         }
+
+        ngx_http_ratelimit_set_status(ctx, NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN);
+        return NGX_DECLINED;
     }
 
     ctx->status = NGX_HTTP_RATELIMIT_REJECTED;
@@ -106,6 +99,29 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
     }
 
     return ngx_http_ratelimit_send_refusal(ctx, q);
+}
+
+
+/* one limit of one rate is the usual case, and known to refuse */
+
+static ratelimit_inline void
+ngx_http_ratelimit_reject_count(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q, ngx_http_ratelimit_status_e status)
+{
+    ngx_http_ratelimit_use_t  *use;
+
+    if (q->n != 1) {
+        ngx_http_ratelimit_count_refusal(ctx, q);
+        return;
+    }
+
+    use = q->subjects->use;
+
+    ngx_http_ratelimit_count(use, status);
+
+    if (use->zone->top_lane != NULL) {
+        ngx_http_ratelimit_top_add(q, 0);
+    }
 }
 
 
