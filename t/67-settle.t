@@ -568,7 +568,8 @@ sub mirror {
     ended("/mirror?k=$k");
     left('/own', $k, 70, 'and once');
 
-    $clients->send("HEAD /mirror?k=$k&u=20");
+    my $client = $clients->send("HEAD /mirror?k=$k&u=20");
+
     $errand = Clients::errand($backend);
     left('/own', $k, 50, 'if there is no body, too');
     Clients::reply($errand, 200);
