@@ -30,6 +30,7 @@ subtest 'good logins' => \&logins;
 subtest 'a login that ends while Redis is down' => \&late_login;
 subtest 'again and again' => \&again;
 subtest 'a reload in between' => \&reload;
+subtest 'what a user must not do' => \&denied;
 
 is($gateway->complaints, '', 'nothing to complain about');
 unlike($gateway->log, qr/exited on signal/, 'no worker has died');
@@ -38,12 +39,17 @@ done_testing();
 
 
 sub config {
+    my $user = join ' ', map { "ratelimit zone=$_;" } qw(first once last);
     my $server = Gateway->server(
         '/closed' => 'ratelimit zone=closed;',
         '/closed/look' => 'ratelimit zone=closed cost=0;',
         '/good' => 'ratelimit zone=login count=401;',
         '/login/look' => 'ratelimit zone=login cost=0;',
         '/probe' => 'ratelimit zone=probe;',
+        '/user' => $user,
+        '/both' => "$user ratelimit zone=closed cost=${\ (QUOTA + 1)};",
+        '/first/look' => 'ratelimit zone=first cost=0;',
+        '/last/look' => 'ratelimit zone=last cost=0;',
     );
 
     $server =~ s/\}\s*\z//;
@@ -54,6 +60,10 @@ ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=100ms;
 ratelimit_zone \$arg_k zone=closed:1m rate=${\ QUOTA}r/d redis=main fail=closed;
 ratelimit_zone \$arg_k zone=login:1m rate=${\ LOGINS}r/d redis=main;
 ratelimit_zone \$arg_k zone=probe:1m rate=1000000r/h redis=main;
+ratelimit_redis user redis://user:secret\@127.0.0.1:$redis->{port} timeout=100ms;
+ratelimit_zone \$arg_k zone=first:1m rate=${\ QUOTA}r/d redis=user;
+ratelimit_zone \$arg_once zone=once:1m rate=${\ QUOTA}r/d redis=user;
+ratelimit_zone \$arg_k zone=last:1m rate=${\ QUOTA}r/d redis=user;
 $server
     location /login {
         ratelimit zone=login count=401;
@@ -191,4 +201,20 @@ sub reload {
     well();
     is(left('/closed/look?k=e', QUOTA), QUOTA, 'nothing is spent');
     Gateway::await(sub { $gateway->settled }, 'the former worker to end');
+}
+
+
+# of a refund that Redis ends in the middle nothing is done twice
+
+sub denied {
+    $redis->call(qw(ACL SETUSER user on >secret ~* +@all -del));
+    well();
+
+    is($clients->ask('GET /user?k=g&once=a')->{status}, 200, 'admitted')
+        for 1 .. 8;
+    is($clients->ask('GET /both?k=g&once=b')->{status}, 429, 'refused by main');
+    sleep 1;
+
+    is(left('/first/look?k=g', QUOTA - 8), QUOTA - 8, 'refunded, once');
+    is(left('/last/look?k=g', QUOTA - 9), QUOTA - 9, 'what was to follow');
 }

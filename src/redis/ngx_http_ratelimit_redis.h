@@ -596,6 +596,9 @@ ngx_uint_t ngx_http_ratelimit_redis_is_reply(
 /* whether an error is about the server, not about one command */
 ngx_uint_t ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text);
 
+/* about what a user may do, which a script learns when it has written, too */
+ngx_uint_t ngx_http_ratelimit_redis_speaks_of_user(ngx_str_t *text);
+
 /* where the verdicts of a decision are in its reply, NULL if it is none */
 u_char *ngx_http_ratelimit_redis_verdicts(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *reply);
@@ -657,7 +660,7 @@ ngx_int_t ngx_http_ratelimit_redis_resend(
 void ngx_http_ratelimit_redis_release(
     ngx_http_ratelimit_redis_command_t *command);
 
-/* what settles a decision waits until the server is up */
+/* what settles a decision waits until the server is up, or it is too late */
 void ngx_http_ratelimit_redis_postpone(
     ngx_http_ratelimit_redis_command_t *command);
 

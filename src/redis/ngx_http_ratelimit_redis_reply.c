@@ -123,8 +123,7 @@ ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text)
     };
 
     static const char *const  phrases[] = {
-        "unknown command", "permissions to run", "can't run this command",
-        "max number of clients"
+        "unknown command", "max number of clients"
     };
 
     last = ngx_strlchr(text->data, text->data + text->len, ',');
@@ -167,7 +166,21 @@ ngx_http_ratelimit_redis_speaks_of_server(ngx_str_t *text)
         }
     }
 
-    return 0;
+    return ngx_http_ratelimit_redis_speaks_of_user(text);
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_redis_speaks_of_user(ngx_str_t *text)
+{
+    size_t   len;
+    u_char  *comma;
+
+    comma = ngx_strlchr(text->data, text->data + text->len, ',');
+    len = comma ? (size_t) (comma - text->data) : text->len;
+
+    return ngx_strnstr(text->data, "permissions to run", len) != NULL
+           || ngx_strnstr(text->data, "can't run this command", len) != NULL;
 }
 
 

@@ -388,14 +388,15 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
 }
 
 
-/* an error of the server says that it has executed nothing */
+/* an error of the server says that it has executed nothing, but for rights */
 
 static void
 ngx_http_ratelimit_redis_release_or_retry(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc, ngx_str_t *text)
 {
     if (rc == NGX_ERROR && text != NULL && !command->lost
-        && ratelimit_script_settles(command->op))
+        && ratelimit_script_settles(command->op)
+        && !ngx_http_ratelimit_redis_speaks_of_user(text))
     {
         ngx_http_ratelimit_redis_postpone(command);
         return;
