@@ -219,22 +219,34 @@ sub not_served {
     $primary->call('CLUSTER', 'ADDSLOTS', $slot);
     await_counted(sub { $primary }, 'large', { slot => { 200 => 80 } });
 
-    my $logged = length $gateway->log;
+    my ($other) = grep { $_ != $primary } @{$cluster->{servers}};
+    my $assign = sub {
+        $primary->call('CLUSTER', 'SETSLOT', $slot, 'NODE',
+                       $_[0]->call('CLUSTER', 'MYID'));
+    };
+    my $n = 0;
 
-    $primary->pause;
-    load([$gateway], '/few', 1, 'slot');
+    for my $error ('CLUSTERDOWN Hash slot not', 'too many redirections') {
+        my $logged = length $gateway->log;
 
-    # Redis reads the question, then this
+        # workers have connections then
+        load([$gateway], '/few', 1, map { "$error $_" } 1 .. 30);
+        $primary->pause;
+        load([$gateway], '/few', 1, 'slot');
 
-    $primary->kept->send(['CLUSTER', 'DELSLOTS', $slot]);
-    $primary->resume;
-    $primary->kept->reply;
-    Gateway::await(sub {
-        return substr($gateway->log, $logged) =~ /CLUSTERDOWN Hash slot not/;
-    }, 'an error');
-    $primary->call('CLUSTER', 'ADDSLOTS', $slot);
-    sleep 1;
-    await_counted(sub { $primary }, 'few', { slot => { 200 => 1 } });
+        # Redis reads the question, then this
+
+        $primary->kept->send(['CLUSTER', 'DELSLOTS', $slot]);
+        $primary->resume;
+        $primary->kept->reply;
+        $assign->($other) if $n;    # which has not heard of that
+        Gateway::await(sub { substr($gateway->log, $logged) =~ /$error/ },
+                       'an error');
+        sleep 1;
+        $assign->($primary);
+        sleep 3;    # all has been sent again
+        await_counted(sub { $primary }, 'few', { slot => { 200 => ++$n } });
+    }
 }
 
 

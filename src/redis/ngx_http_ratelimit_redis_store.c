@@ -388,15 +388,20 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
 }
 
 
-/* an error of the server says that it has executed nothing, but for rights */
+/*
+ * An error of the server says that it has executed nothing, but for rights, and
+ * so does that of nodes which do not agree.
+ */
 
 static void
 ngx_http_ratelimit_redis_release_or_retry(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc, ngx_str_t *text)
 {
-    if (rc == NGX_ERROR && text != NULL && !command->lost
+    if (text != NULL && !command->lost
         && ratelimit_script_settles(command->op)
-        && !ngx_http_ratelimit_redis_speaks_of_user(text))
+        && ((rc == NGX_ERROR && !ngx_http_ratelimit_redis_speaks_of_user(text))
+            || (rc == NGX_DECLINED
+                && ngx_http_ratelimit_redis_speaks_of_slot(text))))
     {
         ngx_http_ratelimit_redis_postpone(command);
         return;
