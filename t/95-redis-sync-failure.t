@@ -411,13 +411,14 @@ sub times {
     my %conf = (zone => 'algorithm=sliding_log', rate => '1000r/1h');
     my ($gateway, $other) = map { gateway(%conf) } 1 .. 2;
     my $n = admitted(ask($gateway, 'times', 5));
-    my %seen;
+    my $time = 0;
 
     Gateway::await(sub { !figures($gateway)->{pending} }, 'reports');
     $redis->pause;
 
-    while (keys %seen < 150) {
-        $seen{int(time * 1000)}++;
+    for (1 .. 150) {
+        Gateway::await(sub { int(time * 1000) > $time }, 'another millisecond');
+        $time = int(time * 1000);
         $n += admitted(ask($gateway, 'times', 1));
     }
 
