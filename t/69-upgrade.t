@@ -4,7 +4,7 @@
 # old code, a new binary by USR2 and a restart run the new one.  A reload and
 # USR2 lose no request.  Counters in shared memory survive the reload alone,
 # those in Redis all of them.  If the new binary does not start, the old one goes
-# on.  docs/operations.md says so.
+# on.  docs/operations.md says so, and its commands are run.
 
 use strict;
 use warnings;
@@ -18,6 +18,7 @@ use Time::HiRes qw(sleep);
 use lib 't/lib';
 use Clients;
 use Gateway;
+use Page;
 use RedisServer;
 use Together;
 
@@ -102,6 +103,19 @@ subtest 'restart' => sub {
 };
 
 is($gateway->complaints, '', 'nothing to complain about');
+
+subtest 'a new binary that finds an address in use' => sub {
+    my $other = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 1)
+        or die "listen: $!";
+
+    $gateway->configure($gateway->{http} . "server { listen 127.0.0.1:"
+                        . $other->sockport . "; }\n");
+    upgrade();
+    isnt($?, 0, 'the commands fail');
+    is(slurp("$gateway->{dir}/nginx.pid"), "$gateway->{pid}\n", 'the old one');
+    is(counted('shm'), '429 429 429 429', 'goes on to count');
+    $gateway->configure($gateway->{http});
+};
 
 subtest 'a new binary that does not start' => sub {
     rename $module, "$module.away" or die "$module: $!";
@@ -190,12 +204,30 @@ sub replace_module {
 
 sub new_binary {
     my $old = $gateway->{pid};
+    my $said = upgrade();
 
-    kill 'USR2', $old;
+    die $said if $?;
 
     $gateway->started($old);
-    kill 'QUIT', $old;
     Gateway::await(sub { !kill 0, $old }, 'the end of the old one');
+}
+
+
+sub upgrade {
+    my ($commands) = grep { /USR2/ }
+                     Page::blocks(slurp('docs/operations.md'), 'sh');
+    my $own = "$ENV{TEST_NGINX_BINARY} -p $gateway->{dir}/"
+              . " -c $gateway->{dir}/nginx.conf";
+
+    $commands =~ s/^nginx\b/$own/m or die 'the page has no "nginx -t"';
+    $commands =~ s{/run/}{$gateway->{dir}/}g;
+
+    open my $shell, '-|', 'sh', '-e', '-c', "exec 2>&1\n$commands"
+        or die "sh: $!";
+    my $said = join '', <$shell>;
+    close $shell;
+
+    return $said;
 }
 
 
