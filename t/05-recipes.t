@@ -15,6 +15,7 @@ use Test::More;
 
 use lib 't/lib';
 use Certificates;
+use Clients;
 use Gateway;
 use Page;
 use RedisCluster;
@@ -61,6 +62,7 @@ subtest 'redis-sentinel.conf' => \&redis_sentinel;
 subtest 'redis-tls.conf' => \&redis_tls;
 subtest 'redis-cluster.conf' => \&redis_cluster;
 subtest 'redis-sync.conf' => \&redis_sync;
+subtest 'login-redirect.conf: a server fails' => \&another_server;
 
 # those of other pages are run by their tests
 
@@ -111,6 +113,32 @@ sub try {
         is($_->complaints, '', 'nothing is wrong with nginx');
         $_->stop;
     }
+}
+
+
+# a try is one, whichever server has answered in the end
+
+sub another_server {
+    my $conf = Page::slurp('docs/examples/login-redirect.conf');
+
+    $conf =~ s{http://127\.0\.0\.2:8080}{http://service}
+        or die 'the example has no service';
+
+    my $gateway = gateway(<<"END" . $conf);
+upstream service {
+    server  127.0.0.3:8080  max_fails=0;
+    server  127.0.0.2:8080  backup;
+}
+END
+
+    my $clients = Clients->new($gateway->{port});
+
+    is(join(' ', map { $clients->ask('POST /login?password=no')->{status} }
+                     1 .. 7),
+       '200 200 200 200 200 429 429', 'failed logins');
+    is(scalar(() = $gateway->log =~ /Connection refused/g), 5,
+       'each by the second server');
+    $gateway->stop;
 }
 
 
