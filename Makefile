@@ -153,16 +153,15 @@ deps:  ## install what the build needs
 
 .PHONY: install
 install: all  ## install the module (DESTDIR=, MODULES_DIR=)
-	@install -d $(dir $(DESTDIR)$(INSTALLED))
-	@install -m 644 $(MODULE) $(DESTDIR)$(INSTALLED).new
-	@mv -f $(DESTDIR)$(INSTALLED).new $(DESTDIR)$(INSTALLED)
+	@to='$(DESTDIR)$(INSTALLED)' && install -d "$${to%/*}" \
+	    && install -m 644 $(MODULE) "$$to.new" && mv -f "$$to.new" "$$to"
 	@echo 'installed; to be loaded by this line on top of nginx.conf:'
 	@echo 'load_module $(INSTALLED);'
 
 
 .PHONY: uninstall
 uninstall:  ## remove what "make install" has installed
-	@rm -f $(DESTDIR)$(INSTALLED)
+	@rm -f '$(DESTDIR)$(INSTALLED)'
 	@echo 'removed; nginx does not start with this line in nginx.conf:'
 	@echo 'load_module $(INSTALLED);'
 

@@ -39,15 +39,15 @@ subtest 'the folder is that of nginx' => sub {
         nginx("echo nginx version: nginx/1.22.1 >&2\n"
               . "echo configure arguments: $arguments >&2");
 
-        my $text = make("install NGINX_BINARY=$dir/nginx DESTDIR=$dir/root");
+        my $text = make("install NGINX_BINARY=$dir/nginx DESTDIR='$dir/a root'");
 
         is($?, 0, "with \"$arguments\"") or diag($text);
         like($text, qr{^load_module \Q$modules/$name\E;$}m, 'a line to load it');
-        ok(-f "$dir/root$modules/$name", 'in the folder, below DESTDIR');
+        ok(-f "$dir/a root$modules/$name", 'in the folder, below DESTDIR');
         is((stat _)[2] & 07777, 0644, 'for all to read');
     }
 
-    my $text = make("install NGINX_BINARY=$dir/none DESTDIR=$dir/root");
+    my $text = make("install NGINX_BINARY=$dir/none DESTDIR='$dir/a root'");
 
     isnt($?, 0, 'without nginx it is not known');
     like($text, qr/where are the modules.* MODULES_DIR=/, 'told what to do');
