@@ -11,6 +11,7 @@ use Test::More;
 
 use constant SPEC => 'docs/packaging/nginx-mod-ratelimit.spec';
 use constant MODULE => 'docs/packaging/Makefile.module-ratelimit';
+use constant CHANGES => 'docs/packaging/nginx-module-ratelimit.xml';
 
 $ENV{LC_ALL} = 'C';
 
@@ -74,6 +75,22 @@ subtest 'make' => sub {
     is($?, 0, 'the banner') or diag($text);
     like($text, qr{^    load_module modules/ngx_http_ratelimit_module\.so;$}m,
          'says how to load it');
+};
+
+# as the rules of pkg-oss read them
+
+subtest 'changes of the package' => sub {
+    my $text = slurp(CHANGES);
+    my %of = $text =~ /\b(\w+)="([^"]*)"/g;
+
+    is(system('python3', '-c', 'import sys, xml.dom.minidom as m; '
+              . 'm.parse(sys.argv[1])', CHANGES), 0, 'well-formed');
+    is("$of{apply} $of{ver} $of{rev}",
+       "nginx-module-ratelimit $version 1", 'the package');
+    like("$of{date} $of{time}", qr/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+]0000$/,
+         'when');
+    like(slurp(MODULE), qr{\bnginx-module-ratelimit\.xml\b}, 'is told of');
+    ok(-s 'LICENSE', 'and so is the license');
 };
 
 done_testing();
