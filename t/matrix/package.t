@@ -33,7 +33,11 @@ my $stop = tempdir(CLEANUP => 1) . '/stop';
 BAIL_OUT('this is no root of its own') if !-d '/out' || $$ > 30_000;
 BAIL_OUT('usage: package.t OLD.deb NEW.deb') if !defined $new;
 
-run('service nginx start');
+# where "make" has installed nginx, it is neither running nor enabled
+
+run('update-rc.d nginx disable');
+run(commands('getting-started', 'make deb') =~ s/^(?:make|apt) .*\n//mgr);
+is(() = glob('/etc/rc[2-5].d/S*nginx'), 4, 'nginx starts with the machine');
 
 
 subtest 'installed' => sub {
