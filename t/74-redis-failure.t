@@ -258,6 +258,17 @@ sub parts {
         };
     }
 
+    for my $name (keys %changes) {
+        my $part = $all{$name};
+
+        $all{"once-$name"} = sub {
+            my ($command, $reply) = @_;
+
+            return (grep { /\bonce-/ } @$command) ? $part->($command, $reply)
+                                                  : $reply;
+        };
+    }
+
     # a reply to what was not asked would be taken for that of the first command
 
     my $asked = sub { return $_[0][0] eq 'CONNECT' ? () : $_[1] };
@@ -670,20 +681,33 @@ sub late_replies {
 # what may have been done is not done again
 
 sub not_twice {
-    for my $part (qw(cut-in-the-bulk closed-at-once reset-at-once late
-                     cut-in-the-head))
+    for my $part (qw(cut-in-the-bulk closed-at-once reset-at-once
+                     cut-in-the-head late))
     {
         $scripted->play('honest');
         well('scripted');
 
-        $scripted->play($part);
-        is(told(answers("/scripted/local?k=once-$part", 1)),
-           '1 x 200 PASSED local', "$part: a reply is lost");
-        is($scripted->asked("once-$part"), 1, 'asked once');
+        # on a connection that works and was not idle: Redis may have closed
+        # such a one before, and what is answered by a reset then was not done
+
+        my ($k, $probe, $answer);
+
+        Gateway::await(sub {
+            $scripted->play("once-$part");
+            $k = "once-$part-" . ++$keys;
+            ($probe, $answer) =
+                $clients->series(['GET /scripted/probe?k=p'],
+                                 ["GET /scripted/local?k=$k"]);
+
+            return ($probe->{field}{'x-backend'} // '') eq 'redis';
+        }, 'a connection');
+
+        is(told($answer), '1 x 200 PASSED local', "$part: a reply is lost");
+        is($scripted->asked($k), 1, "$part: asked once");
 
         $scripted->play('honest');
         well('scripted');
-        is(look('scripted', "once-$part"), LIMIT - 1, 'charged once');
+        is(look('scripted', $k), LIMIT - 1, "$part: charged once");
     }
 }
 
