@@ -8,6 +8,7 @@ use strict;
 use warnings;
 
 use File::Temp;
+use IO::Select;
 use List::Util qw(max min);
 use Test::More;
 use Time::HiRes qw(sleep time);
@@ -31,6 +32,7 @@ subtest 'what is counted of Redis' => \&counted;
 subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others refund' => \&given_back;
+subtest 'an admission that is not the last' => \&not_the_last;
 subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'a delay in a reply that is too long' => \&long_delay;
 subtest 'nothing of other requests is sent' => \&nothing_else;
@@ -447,6 +449,73 @@ sub await_return {
 
     Gateway::await(sub { !grep { /{2:given}:$zone:/ } $redis->keys },
                    'a charge that is refunded');
+}
+
+
+# of two logins one is answered while Redis admits the other one, which leaves
+# nothing as far as Redis can know
+
+sub not_the_last {
+    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my $backend = Clients::backend();
+    my $gateway = login_gateway('last', 2, $scripted->{port}, $backend);
+    my $clients = Clients->new($gateway->{port});
+    my $first = $clients->send('GET /?k=last');
+    my $errand = Clients::errand($backend);
+
+    $scripted->play('hold');
+
+    my $second = $clients->send('GET /?k=last');
+
+    Gateway::await(sub { $scripted->asked('{2:last}') == 1 }, 'a question');
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $first);
+    Gateway::await(sub { $scripted->asked('{2:last}') == 2 }, 'a refund');
+    $scripted->play('honest');
+
+    my @open = admitted($backend, $second);
+
+    is(@open, 1, 'the second one is admitted');
+
+    # from now on what is remembered is believed
+
+    Gateway::await(sub {
+        $scripted->play('honest');
+        return $clients->ask('GET /plain')->{status} == 429
+               && !grep { /^EVAL/ } $scripted->seen;
+    }, 'a refusal that is remembered');
+    push @open, admitted($backend, $clients->send('GET /?k=last'));
+    is(@open, 2, 'and so is a third one, as the first one has cost nothing');
+}
+
+
+# of so many that are under way, those that are good cost nothing
+
+sub login_gateway {
+    my ($name, $n, $port, $backend, $more) = (@_, '');
+
+    return gateway(<<"END", '/' => <<"END2", '/plain' => 'ratelimit zone=plain;');
+ratelimit_redis main redis://127.0.0.1:$port timeout=1h;
+ratelimit_zone \$arg_k zone=$name:1m rate=1r/d capacity=$n
+               algorithm=token_bucket redis=main;
+ratelimit_zone \$server_addr zone=plain:1m rate=1r/d redis=main;
+END
+ratelimit zone=$name count=401;
+proxy_pass http://127.0.0.1:${\ $backend->sockport};
+$more
+END2
+}
+
+
+# what comes to the backend, unless the request is refused
+
+sub admitted {
+    my ($backend, $client) = @_;
+
+    my @ready = IO::Select->new($backend, $client->{socket})
+                          ->can_read(Gateway::PATIENCE);
+
+    return map { Clients::errand($_) } grep { $_ == $backend } @ready;
 }
 
 

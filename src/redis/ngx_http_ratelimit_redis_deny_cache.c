@@ -7,9 +7,10 @@
  * a refusal: a further request is refused without a question.
  *
  * A refusal is that of one key by one limit at one cost.  Where charges may be
- * refunded it is believed for a second or two only.  A reload forgets all, as
- * an operator may have removed the counter.  Limits that count refused
- * requests are not cached: Redis has to see each request.
+ * refunded it is believed for a second or two only, and an admission is not
+ * remembered: a refund may have made room before its reply is there.  A reload
+ * forgets all, as an operator may have removed the counter.  Limits that count
+ * refused requests are not cached: Redis has to see each request.
  */
 
 
@@ -283,6 +284,7 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
         retry_after = verdict->retry_after;
 
         if (q->allowed && verdict->next_after
+            && q->subjects[i].use->refusals_hold == NGX_HTTP_RATELIMIT_HOLD
             && !ngx_http_ratelimit_redis_deny_cache_shared(q, i))
         {
             retry_after = verdict->next_after;
