@@ -7,9 +7,11 @@
 use strict;
 use warnings;
 
+use Fcntl qw(O_NONBLOCK O_RDWR);
 use File::Temp;
 use IO::Select;
 use List::Util qw(max min);
+use POSIX ();
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -33,6 +35,7 @@ subtest 'what Redis repeats is not told' => \&repeats;
 subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others refund' => \&given_back;
 subtest 'an admission that is not the last' => \&not_the_last;
+subtest 'a refund comes before the end of the answer' => \&refund_first;
 subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'a delay in a reply that is too long' => \&long_delay;
 subtest 'nothing of other requests is sent' => \&nothing_else;
@@ -486,6 +489,33 @@ sub not_the_last {
     }, 'a refusal that is remembered');
     push @open, admitted($backend, $clients->send('GET /?k=last'));
     is(@open, 2, 'and so is a third one, as the first one has cost nothing');
+}
+
+
+# a worker that goes no further than its access log, a pipe that is full,
+# has answered a login, whose client tries the next gateway
+
+sub refund_first {
+    my $backend = Clients::backend();
+    my $dir = File::Temp->newdir;
+
+    POSIX::mkfifo("$dir/log", 0600) or die "mkfifo: $!";
+    sysopen my $log, "$dir/log", O_RDWR | O_NONBLOCK or die "$dir/log: $!";
+
+    my @gateways = map { login_gateway('first', 1, $redis->{port}, $backend,
+                                       $_) } "access_log $dir/log;", '';
+    my ($here, $there) = map { Clients->new($_->{port}) } @gateways;
+    my $client = $here->send('GET /?k=first');
+    my $errand = Clients::errand($backend);
+
+    1 while syswrite $log, "\n" x 4096;
+
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $client);
+    is(admitted($backend, $there->send('GET /?k=first')), 1,
+       'the next one is admitted');
+
+    1 while sysread $log, my $text, 4096;
 }
 
 

@@ -193,7 +193,8 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
 
     /* before the end of the response, after which the client asks again */
 
-    command->message.urgent = (op == RATELIMIT_SCRIPT_DEBIT);
+    command->message.urgent = (op == RATELIMIT_SCRIPT_DEBIT
+                               || op == RATELIMIT_SCRIPT_REFUND);
 
     if (ngx_http_ratelimit_redis_send(command) != NGX_OK) {
 
