@@ -36,6 +36,8 @@ subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others refund' => \&given_back;
 subtest 'an admission that is not the last' => \&not_the_last;
 subtest 'a refund comes before the end of the answer' => \&refund_first;
+subtest 'a refusal that comes after a refund' => \&refund_on_its_way;
+subtest 'no time to ask once more' => \&no_time_left;
 subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'a delay in a reply that is too long' => \&long_delay;
 subtest 'nothing of other requests is sent' => \&nothing_else;
@@ -519,13 +521,70 @@ sub refund_first {
 }
 
 
+# another gateway refunds what Redis has refused for
+
+sub refund_on_its_way {
+    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my $backend = Clients::backend();
+    my @gateways = map { login_gateway('way', 1, $_->{port}, $backend) }
+                   $redis, $scripted;
+    my ($here, $there) = map { Clients->new($_->{port}) } @gateways;
+    my $first = $here->send('GET /?k=way');
+    my $errand = Clients::errand($backend);
+
+    $scripted->play('hold');
+
+    my $second = $there->send('GET /?k=way');
+
+    Gateway::await(sub { $scripted->asked('{2:way}') }, 'a question');
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $first);
+    Gateway::await(sub { !grep { /{2:way}/ } $redis->keys }, 'a refund');
+    $scripted->play('honest');
+
+    my @open = admitted($backend, $second);
+
+    is(@open, 1, 'the other one is admitted');
+
+    $scripted->play('honest');
+    is($there->ask('GET /?k=way')->{status}, 429, 'two at once are not');
+    is($scripted->asked('{2:way}'), 2, 'which Redis has said twice');
+}
+
+
+# a refusal that takes more than half of the time is believed
+
+sub no_time_left {
+    my $scripted = ScriptedRedis->start(upstream => $redis, parts => {
+        late => sub { return ['wait', 2.2], $_[1] },
+    });
+    my $backend = Clients::backend();
+    my $gateway = login_gateway('left', 1, $scripted->{port}, $backend,
+                                '', '4s');
+    my $clients = Clients->new($gateway->{port});
+    my $client = $clients->send('GET /?k=left');
+    my $errand = Clients::errand($backend);
+
+    $scripted->play('late');
+
+    my $answer = $clients->ask('GET /?k=left');
+
+    is($answer->{status}, 429, 'refused');
+    is($answer->{field}{'x-backend'}, 'redis', 'by Redis');
+    is($scripted->asked('{2:left}'), 1, 'which was asked once');
+}
+
+
 # of so many that are under way, those that are good cost nothing
 
 sub login_gateway {
-    my ($name, $n, $port, $backend, $more) = (@_, '');
+    my ($name, $n, $port, $backend, $more, $timeout) = @_;
+
+    $more //= '';
+    $timeout //= '1h';
 
     return gateway(<<"END", '/' => <<"END2", '/plain' => 'ratelimit zone=plain;');
-ratelimit_redis main redis://127.0.0.1:$port timeout=1h;
+ratelimit_redis main redis://127.0.0.1:$port timeout=$timeout;
 ratelimit_zone \$arg_k zone=$name:1m rate=1r/d capacity=$n
                algorithm=token_bucket redis=main;
 ratelimit_zone \$server_addr zone=plain:1m rate=1r/d redis=main;

@@ -27,6 +27,8 @@ static void ngx_http_ratelimit_redis_on_message(
 static void ngx_http_ratelimit_redis_handle_reply(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type, ngx_str_t *text);
+static ngx_uint_t ngx_http_ratelimit_redis_is_doubtful(
+    ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc);
 static void ngx_http_ratelimit_redis_out_of_step(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
 static void ngx_http_ratelimit_redis_finish(
@@ -301,6 +303,13 @@ ngx_http_ratelimit_redis_handle_reply(
             return;
         }
 
+    } else if (ngx_http_ratelimit_redis_is_doubtful(command, rc)) {
+        command->again = 1;
+
+        if (ngx_http_ratelimit_redis_resend(command) == NGX_OK) {
+            return;
+        }
+
     } else if (rc == NGX_ABORT) {
         ngx_http_ratelimit_redis_disconnect(command->message.connection);
 
@@ -309,6 +318,46 @@ ngx_http_ratelimit_redis_handle_reply(
     }
 
     ngx_http_ratelimit_redis_finish(command, rc, text);
+}
+
+
+/*
+ * A refusal by what requests have reserved is asked for once more, if there is
+ * time: a refund that was sent first, on another connection, may have come
+ * second, but Redis has it before this reply.
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_redis_is_doubtful(
+    ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc)
+{
+    ngx_uint_t                   i, doubtful;
+    ngx_http_ratelimit_query_t  *q;
+
+    q = command->query;
+
+    if (rc != NGX_OK || q == NULL || q->allowed || command->again
+        || command->op != RATELIMIT_SCRIPT_DECIDE
+        || (ngx_msec_int_t) (command->deadline - ngx_current_msec)
+           < (ngx_msec_int_t) (ngx_current_msec - command->written))
+    {
+        return 0;
+    }
+
+    doubtful = 0;
+
+    for (i = 0; i < q->n; i++) {
+
+        if (q->items[i].count_rejected) {
+            return 0;
+        }
+
+        doubtful |= !q->items[i].verdict.allowed
+                    && (q->subjects[i].use->reserved
+                        || q->subjects[i].use->settles);
+    }
+
+    return doubtful;
 }
 
 
