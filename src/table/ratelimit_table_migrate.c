@@ -16,13 +16,15 @@
 #define RATELIMIT_TAKE_TIME   10000
 
 
-static void ratelimit_migrate_inherit(uint64_t *heir, uint64_t n);
+static void ratelimit_migrate_inherit(ratelimit_table_t *table);
+static void ratelimit_migrate_raise(uint64_t *heir, uint64_t n);
 static int ratelimit_migrate_search(ratelimit_place_t *place,
     ratelimit_table_t *older, const ratelimit_rule_t *rule,
     ratelimit_lockset_t *set);
 static int ratelimit_migrate_find(ratelimit_place_t *place,
     ratelimit_table_t *older, const ratelimit_hash_t *hash, uint64_t period,
     const ratelimit_rule_t *rule, ratelimit_lockset_t *set);
+static int ratelimit_migrate_has_keys(const ratelimit_segment_t *segment);
 static ratelimit_table_t *ratelimit_migrate_heir(ratelimit_table_t *table,
     const ratelimit_table_t *older);
 static void ratelimit_migrate_hash(const ratelimit_table_t *older,
@@ -67,37 +69,46 @@ ratelimit_table_follow(ratelimit_table_t *table, ratelimit_table_t *older)
 }
 
 
+/* the newest first: a table that was never used is not used now either */
+
 void
 ratelimit_table_seal(ratelimit_table_t *table, uint64_t now)
 {
     uint64_t            unsealed;
     ratelimit_table_t  *older;
 
-    older = table->older;
+    ratelimit_migrate_inherit(table);
 
-    if (older == NULL) {
+    for (older = table->older; older; older = older->older) {
+        unsealed = 0;
+
+        (void) __atomic_compare_exchange_n(&older->header->sealed, &unsealed,
+                                           now ? now : 1, 0, __ATOMIC_SEQ_CST,
+                                           __ATOMIC_RELAXED);
+    }
+}
+
+
+/* all processes do this, some when the memory is dropped already */
+
+static void
+ratelimit_migrate_inherit(ratelimit_table_t *table)
+{
+    if (table->older == NULL) {
         return;
     }
 
-    ratelimit_table_seal(older, now);
+    ratelimit_migrate_inherit(table->older);
 
-    /* all processes do this, some when the memory is dropped already */
-
-    ratelimit_migrate_inherit(&table->header->inherited,
-                              ratelimit_table_evictions(older));
-    ratelimit_migrate_inherit(&table->header->dismissed,
-                              ratelimit_table_dismissed(older));
-
-    unsealed = 0;
-
-    (void) __atomic_compare_exchange_n(&older->header->sealed, &unsealed,
-                                       now ? now : 1, 0, __ATOMIC_SEQ_CST,
-                                       __ATOMIC_RELAXED);
+    ratelimit_migrate_raise(&table->header->inherited,
+                            ratelimit_table_evictions(table->older));
+    ratelimit_migrate_raise(&table->header->dismissed,
+                            ratelimit_table_dismissed(table->older));
 }
 
 
 static void
-ratelimit_migrate_inherit(uint64_t *heir, uint64_t n)
+ratelimit_migrate_raise(uint64_t *heir, uint64_t n)
 {
     if (n > __atomic_load_n(heir, __ATOMIC_RELAXED)) {
         __atomic_store_n(heir, n, __ATOMIC_RELAXED);
@@ -238,7 +249,11 @@ ratelimit_migrate_find(ratelimit_place_t *place, ratelimit_table_t *older,
         return 0;
     }
 
-    (void) ratelimit_slot_find(&from, segment, period, older->kind.where);
+    from.slot = NULL;
+
+    if (ratelimit_migrate_has_keys(from.segment)) {
+        (void) ratelimit_slot_find(&from, segment, period, older->kind.where);
+    }
 
     done = from.slot ? ratelimit_migrate_move(&from, place, rule, set) : 1;
 
@@ -247,6 +262,18 @@ ratelimit_migrate_find(ratelimit_place_t *place, ratelimit_table_t *older,
     }
 
     return done;
+}
+
+
+/*
+ * Of a segment that is locked.  Pages of one without keys are not even read:
+ * they may have no memory.
+ */
+
+static int
+ratelimit_migrate_has_keys(const ratelimit_segment_t *segment)
+{
+    return segment->inserts != segment->removals;
 }
 
 
@@ -481,10 +508,7 @@ ratelimit_migrate_outlive(ratelimit_table_t *heir,
 }
 
 
-/*
- * From the n'th line on; returns how many are done then.  Pages of a segment
- * without keys are not touched: they may have no memory.
- */
+/* from the n'th line on; returns how many are done then */
 
 static uint64_t
 ratelimit_migrate_lines(ratelimit_table_t *heir, ratelimit_table_t *older,
@@ -502,7 +526,7 @@ ratelimit_migrate_lines(ratelimit_table_t *heir, ratelimit_table_t *older,
 
     ratelimit_lockset_wait(older, from.segment, me);
 
-    if (from.segment->inserts != from.segment->removals) {
+    if (ratelimit_migrate_has_keys(from.segment)) {
         end = ratelimit_min(end, n + RATELIMIT_TAKE_LINES);
 
         for ( /* void */ ; n < end; n++) {
