@@ -7,7 +7,7 @@
 use strict;
 use warnings;
 
-use List::Util qw(shuffle);
+use List::Util qw(max shuffle sum);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -41,6 +41,7 @@ subtest 'two zones' => \&two_zones;
 subtest 'fewer' => \&fewer;
 subtest 'the new size' => \&new_size;
 subtest 'resized again and again' => \&resized_often;
+subtest 'memory at each moment' => \&memory_in_use;
 subtest "$_, resized faster than old workers go" => sub { resized_fast($_) }
     for qw(fixed_window sliding_window sliding_log);
 subtest 'reset' => \&reset_zones;
@@ -461,6 +462,87 @@ sub resized_often {
     }, 'older tables to be given up'), 'all tables take 15 MB at most');
 
     quiet($gateway);
+}
+
+
+# Each table is filled before the next resize, so that four would be more than
+# three times the largest: they never are, and all keys have their counts.
+
+sub memory_in_use {
+    my @sizes = map { 2048 + 8 * $_ } 0 .. 5;
+    my $gateway = start(zone('fixed_window', 2, "$sizes[0]k"));
+    my (@keys, @exceeds);
+
+    for my $size (@sizes) {
+        my $look = sub {
+            my %in_use = in_use($gateway);
+
+            # a table may be freed, and another one used, while it is read
+
+            push @exceeds, "${size}k" if sum(values %in_use) > 3 * $size << 10
+                && sum(values %{{in_use($gateway)}}) > 3 * $size << 10;
+
+            return $in_use{$size << 10} / ($size << 10);
+        };
+
+        $gateway->reload(zone('fixed_window', 2, "${size}k"))
+            if $size != $sizes[0];
+
+        # a few keys until it is in use, then many, which touch its pages
+
+        Gateway::await(sub {
+            my $part = $look->();
+            my @new = map { "key $_" }
+                      @keys + 1 .. @keys + ($part < 0.1 ? 20 : 1000);
+            my $due = 0;
+
+            push @keys, @new;
+
+            $gateway->load(
+                depth => 8,
+                requests => [map { ['/', $_] } @new],
+                tick => sub { $look->() if $_[0] >= $due && ($due += 50) },
+            );
+
+            return $part > 0.9;
+        }, "most of ${size}k");
+    }
+
+    is("@exceeds", '', 'never more than three times the larger size');
+
+    for my $status (200, 429) {
+        my $tally = $gateway->load(depth => 8,
+                                   requests => [map { ['/', $_] } @keys]);
+
+        is(scalar(grep { $_->{$status} } values %{$tally->{keys}}), @keys,
+           "then each of @{[scalar @keys]} keys gets $status");
+    }
+
+    quiet($gateway);
+}
+
+
+# Bytes of memory that tables have, by their size: what the worker has touched
+# that has touched most of it.  A key that is new is looked for in all tables.
+
+sub in_use {
+    my ($gateway) = @_;
+
+    my %in_use;
+
+    for my $pid ($gateway->all_workers) {
+        my $size = 0;
+
+        for (split /\n/, Gateway::slurp("/proc/$pid/smaps")) {
+            $size = m{ /dev/zero \(} ? -1 : 0 if /^[0-9a-f]+-/;
+            $size = $1 << 10 if $size && /^Size: +(\d+)/;
+
+            $in_use{$size} = max($in_use{$size} || 0, $1 << 10)
+                if $size > 1 << 20 && /^Rss: +(\d+)/;
+        }
+    }
+
+    return %in_use;
 }
 
 

@@ -3,7 +3,8 @@
  * Counters over a reload.  If size and layout of a zone are the same, nginx
  * keeps its memory.  If they change, the new table follows the old one.  Old
  * workers know only the old table and go on using it, so all workers count in
- * the old table until the last old worker has exited.
+ * the old table until the last old worker has exited, and until there is room
+ * for the new one.
  *
  * The kernel reports when that is: the workers of a generation inherit the
  * writing end of a pipe, which the master closes when it starts the next
@@ -22,8 +23,8 @@
 #define NGX_HTTP_RATELIMIT_SPENT_TIME  10000
 
 /*
- * All tables of a zone together are at most so many times the largest one, or
- * else the newest takes the counters of older ones.
+ * All tables of a zone that are in use are at most so many times the largest of
+ * them: before another one is used, the counters of older ones move together.
  */
 #define NGX_HTTP_RATELIMIT_MAX_TABLES  3
 
@@ -52,7 +53,7 @@ static void ngx_http_ratelimit_reload_unmap(void *data);
 static ngx_uint_t ngx_http_ratelimit_reload_alone(void);
 static void ngx_http_ratelimit_reload_handler(ngx_event_t *ev);
 static ngx_uint_t ngx_http_ratelimit_reload_progress(
-    ngx_http_ratelimit_zone_t *zone, ngx_uint_t alone);
+    ngx_http_ratelimit_zone_t *zone);
 static ngx_uint_t ngx_http_ratelimit_reload_take(
     ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_reload_free(ratelimit_table_t *older,
@@ -362,7 +363,7 @@ ngx_http_ratelimit_reload_handler(ngx_event_t *ev)
     alone = ngx_http_ratelimit_reload_alone();
 
     for (i = 0; i < zones->nelts; i++) {
-        busy += ngx_http_ratelimit_reload_progress(zone[i], alone);
+        busy += ngx_http_ratelimit_reload_progress(zone[i]);
         takes += alone && ngx_http_ratelimit_reload_take(zone[i]);
     }
 
@@ -379,17 +380,12 @@ ngx_http_ratelimit_reload_handler(ngx_event_t *ev)
 /* whether the zone still follows an older table */
 
 static ngx_uint_t
-ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
-    ngx_uint_t alone)
+ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone)
 {
     uint64_t            now;
     ratelimit_table_t  *table, *older;
 
     now = (uint64_t) ngx_current_msec * 1000;
-
-    if (alone) {
-        ratelimit_table_seal(zone->table, now);
-    }
 
     for (table = zone->table; table->older; table = table->older) {
 
@@ -410,14 +406,21 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone,
 }
 
 
-/* whether the zone's table has to take more counters of older ones */
+/*
+ * Seals older tables as soon as there is room for the zone's; returns whether
+ * counters move in the meantime, or memory may be left to free.
+ */
 
 static ngx_uint_t
 ngx_http_ratelimit_reload_take(ngx_http_ratelimit_zone_t *zone)
 {
-    ngx_uint_t          takes;
+    ngx_uint_t          takes, sealed;
     ratelimit_clock_t   clock;
     ratelimit_table_t  *older;
+
+    if (zone->table->older == NULL) {
+        return 0;
+    }
 
     ngx_http_ratelimit_shm_clock_of(zone, &clock);
 
@@ -431,7 +434,15 @@ ngx_http_ratelimit_reload_take(ngx_http_ratelimit_zone_t *zone)
         }
     }
 
-    return takes;
+    if (takes) {
+        return 1;
+    }
+
+    sealed = ratelimit_table_sealed(zone->table->older);
+
+    ratelimit_table_seal(zone->table, (uint64_t) ngx_current_msec * 1000);
+
+    return !sealed;
 }
 
 

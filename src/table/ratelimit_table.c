@@ -562,12 +562,7 @@ ratelimit_table_bytes_used(const ratelimit_table_t *table)
 
         fixed = (unsigned char *) table->slots
                 - (unsigned char *) table->header;
-        room = table->nblocks;
-
-        if (room == 0) {
-            room = (uint64_t) table->nsegments * table->nlines
-                   * RATELIMIT_LINE_SLOTS;
-        }
+        room = ratelimit_table_own_places(table);
 
         bytes += fixed
                  + ratelimit_table_own_entries(table)
@@ -575,6 +570,15 @@ ratelimit_table_bytes_used(const ratelimit_table_t *table)
     }
 
     return bytes;
+}
+
+
+uint64_t
+ratelimit_table_own_places(const ratelimit_table_t *table)
+{
+    return table->nblocks ? table->nblocks
+                          : (uint64_t) table->nsegments * table->nlines
+                            * RATELIMIT_LINE_SLOTS;
 }
 
 

@@ -301,9 +301,11 @@ int ratelimit_table_sealed(const ratelimit_table_t *older);
 int ratelimit_table_spent(const ratelimit_table_t *older, uint64_t now);
 
 /*
- * If the table and those that it follows, which are sealed, are larger than so
- * many times the largest: takes the counters of a part of an older one, so that
- * its memory can be freed while they live.  Returns 0 if they are not.
+ * To be called before seal, until it returns 0: then the table and those that
+ * it follows and that have memory are not larger than so many times, two at
+ * least, the largest of them.  If they would be, each call moves some counters
+ * of an older table, which is sealed, to a newer one that is in use, so that
+ * the memory of the former can be freed.
  *
  * Moved is an older table of which all was taken.  It stays in the chain: how
  * it was cut says where its counters are now.  It may be left out if it is

@@ -76,7 +76,7 @@ struct ratelimit_header_s {
     uint64_t                        sealed;   /* when, 0 if it is not */
     uint64_t                        horizon;  /* no counter lives longer */
 
-    ratelimit_lock_t                lock;     /* of the classes */
+    ratelimit_lock_t                lock;     /* of classes, of what to take */
     uint32_t                        nclasses; /* that there are */
 
     /* how another table takes its counters, see migrate */
@@ -85,7 +85,8 @@ struct ratelimit_header_s {
     uint64_t                        heir;     /* that table's, 0: none yet */
     uint64_t                        moved;    /* lines that it has taken */
     uint64_t                        adopted;  /* counters of them, at least */
-    uint64_t                        took_at;  /* itself from others */
+    uint64_t                        took_at;  /* when others were taken for
+                                                 its sake */
 
     /* what changes when a zone is full, in a cache line of its own */
 

@@ -9,11 +9,13 @@
 
 
 /*
- * So many lines are taken at once, and again after so many microseconds, by the
- * process that comes first: others hardly wait, and 64 MB take a minute.
+ * So many lines are taken, and again after so many microseconds, by the process
+ * that comes first: 64 MB take ten seconds.  With so many of them at once a
+ * segment is locked: others hardly wait.
  */
-#define RATELIMIT_TAKE_LINES  128
-#define RATELIMIT_TAKE_TIME   10000
+#define RATELIMIT_TAKE_LINES    512
+#define RATELIMIT_TAKE_AT_ONCE  128
+#define RATELIMIT_TAKE_TIME     10000
 
 
 static void ratelimit_migrate_inherit(ratelimit_table_t *table);
@@ -29,13 +31,21 @@ static ratelimit_table_t *ratelimit_migrate_heir(ratelimit_table_t *table,
     const ratelimit_table_t *older);
 static void ratelimit_migrate_hash(const ratelimit_table_t *older,
     uint64_t segment, uint64_t fingerprint, ratelimit_hash_t *hash);
+static ratelimit_table_t *ratelimit_migrate_begin(ratelimit_table_t *table,
+    size_t times, const ratelimit_clock_t *clock, uint32_t me);
 static ratelimit_table_t *ratelimit_migrate_choose(ratelimit_table_t *table,
     size_t times);
+static int ratelimit_migrate_used(const ratelimit_table_t *older,
+    const ratelimit_table_t *active);
+static ratelimit_table_t *ratelimit_migrate_elect(ratelimit_table_t *table,
+    const ratelimit_table_t *older);
+static int ratelimit_migrate_holds(const ratelimit_table_t *heir,
+    const ratelimit_table_t *older);
 static void ratelimit_migrate_outlive(ratelimit_table_t *heir,
     const ratelimit_table_t *older, uint32_t me);
 static uint64_t ratelimit_migrate_lines(ratelimit_table_t *heir,
-    ratelimit_table_t *older, uint64_t n, const ratelimit_clock_t *clock,
-    uint32_t me);
+    ratelimit_table_t *older, uint64_t n, uint64_t *left,
+    const ratelimit_clock_t *clock, uint32_t me);
 static void ratelimit_migrate_adopt(ratelimit_table_t *heir,
     ratelimit_place_t *from, const ratelimit_clock_t *clock, uint32_t me);
 static void ratelimit_migrate_rule(const ratelimit_place_t *from,
@@ -397,30 +407,24 @@ int
 ratelimit_table_take(ratelimit_table_t *table, size_t times,
     const ratelimit_clock_t *clock, uint32_t me)
 {
-    uint64_t            none, n, last;
+    uint64_t            n, end, next, left, last;
     ratelimit_table_t  *heir, *older;
 
-    older = ratelimit_migrate_choose(table, times);
-
-    if (older == NULL) {
+    if (table->older == NULL) {
         return 0;
     }
 
     last = __atomic_load_n(&table->header->took_at, __ATOMIC_RELAXED);
 
-    if (clock->now - last < RATELIMIT_TAKE_TIME
-        || !__atomic_compare_exchange_n(&table->header->took_at, &last,
-                                        clock->now, 0, __ATOMIC_RELAXED,
-                                        __ATOMIC_RELAXED))
-    {
+    if (clock->now - last < RATELIMIT_TAKE_TIME) {
         return 1;
     }
 
-    none = 0;
+    older = ratelimit_migrate_begin(table, times, clock, me);
 
-    (void) __atomic_compare_exchange_n(&older->header->heir, &none,
-                                       table->header->serial, 0,
-                                       __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    if (older == NULL) {
+        return 0;
+    }
 
     heir = ratelimit_migrate_heir(table, older);
 
@@ -429,13 +433,23 @@ ratelimit_table_take(ratelimit_table_t *table, size_t times,
     }
 
     n = __atomic_load_n(&older->header->moved, __ATOMIC_ACQUIRE);
+    end = (uint64_t) older->nsegments * older->nlines;
 
-    if (n < (uint64_t) older->nsegments * older->nlines) {
+    if (n < end) {
         ratelimit_migrate_outlive(heir, older, me);
 
-        last = ratelimit_migrate_lines(heir, older, n, clock, me);
+        left = RATELIMIT_TAKE_LINES;
 
-        (void) __atomic_compare_exchange_n(&older->header->moved, &n, last, 0,
+        for (next = n; next < end && left; /* void */ ) {
+            next = ratelimit_migrate_lines(heir, older, next, &left, clock,
+                                           me);
+        }
+
+        /* what the heir had to evict */
+
+        ratelimit_migrate_inherit(table);
+
+        (void) __atomic_compare_exchange_n(&older->header->moved, &n, next, 0,
                                            __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
     }
 
@@ -444,43 +458,141 @@ ratelimit_table_take(ratelimit_table_t *table, size_t times,
 
 
 /*
- * The oldest, but first one that is empty, as one that was never used.  All of
- * a table is taken before its heir is chosen, which is no older.
+ * The table that is taken; NULL if none has to be.  Its heir is chosen under a
+ * lock, so that it is none of which another process takes the counters.
+ */
+
+static ratelimit_table_t *
+ratelimit_migrate_begin(ratelimit_table_t *table, size_t times,
+    const ratelimit_clock_t *clock, uint32_t me)
+{
+    ratelimit_table_t  *older;
+
+    (void) ratelimit_lock(&table->header->lock, me, table->lifelines);
+
+    older = ratelimit_migrate_choose(table, times);
+
+    if (older) {
+        __atomic_store_n(&table->header->took_at, clock->now,
+                         __ATOMIC_RELAXED);
+
+        if (older->header->heir == 0) {
+            __atomic_store_n(&older->header->heir,
+                          ratelimit_migrate_elect(table, older)->header->serial,
+                          __ATOMIC_RELEASE);
+        }
+    }
+
+    ratelimit_unlock(&table->header->lock);
+
+    return older;
+}
+
+
+/*
+ * First one of which some was taken, then one that is empty, then one that is
+ * too much beside all that are newer: so the rest is not too large when even
+ * older ones are freed.  The newest counts before it is used.
  */
 
 static ratelimit_table_t *
 ratelimit_migrate_choose(ratelimit_table_t *table, size_t times)
 {
     uint64_t            total, largest;
-    ratelimit_table_t  *oldest, *empty;
+    ratelimit_table_t  *active, *older, *empty, *surplus;
 
+    active = ratelimit_migrate_active(table);
     total = table->header->size;
     largest = total;
-    oldest = NULL;
     empty = NULL;
+    surplus = NULL;
 
-    for (table = table->older; table; table = table->older) {
+    for (older = table->older; older; older = older->older) {
 
-        if (ratelimit_table_moved(table)) {
+        if (!ratelimit_migrate_used(older, active)) {
             continue;
         }
 
-        total += table->header->size;
-        largest = ratelimit_max(largest, table->header->size);
-        oldest = table;
+        if (__atomic_load_n(&older->header->heir, __ATOMIC_RELAXED)) {
+            return older;
+        }
 
-        if (ratelimit_table_own_entries(table) == 0) {
-            empty = table;
+        if (older != active && ratelimit_table_own_entries(older) == 0) {
+            empty = older;
+            continue;
+        }
+
+        total += older->header->size;
+        largest = ratelimit_max(largest, older->header->size);
+
+        if (total > times * largest && surplus == NULL) {
+            surplus = older;
         }
     }
 
-    if (total <= times * largest) {
-        return NULL;
+    return empty ? empty : surplus;
+}
+
+
+/* those between the newest and the active one wait to be used */
+
+static int
+ratelimit_migrate_used(const ratelimit_table_t *older,
+    const ratelimit_table_t *active)
+{
+    return older == active
+           || (ratelimit_table_sealed(older) && !ratelimit_table_moved(older));
+}
+
+
+/* of newer ones that can hold its counters, or else of all, the roomiest */
+
+static ratelimit_table_t *
+ratelimit_migrate_elect(ratelimit_table_t *table,
+    const ratelimit_table_t *older)
+{
+    int                 holds, best_holds;
+    uint64_t            room, best_room;
+    ratelimit_table_t  *active, *best;
+
+    active = ratelimit_migrate_active(table);
+    best = NULL;
+    best_room = 0;
+    best_holds = 0;
+
+    for (table = active; table != older; table = table->older) {
+
+        if (!ratelimit_migrate_used(table, active)) {
+            continue;
+        }
+
+        room = ratelimit_sub(ratelimit_table_own_places(table),
+                             ratelimit_table_own_entries(table));
+        holds = ratelimit_migrate_holds(table, older);
+
+        if (best == NULL || holds > best_holds
+            || (holds == best_holds && room > best_room))
+        {
+            best = table;
+            best_room = room;
+            best_holds = holds;
+        }
     }
 
-    return empty
-           && __atomic_load_n(&oldest->header->heir, __ATOMIC_RELAXED) == 0
-           ? empty : oldest;
+    return best;
+}
+
+
+/* whether no counter of the older table is too large for a state of the heir */
+
+static int
+ratelimit_migrate_holds(const ratelimit_table_t *heir,
+    const ratelimit_table_t *older)
+{
+    return (heir->kind.where != RATELIMIT_IN_WORD
+            || older->kind.where == RATELIMIT_IN_WORD)
+           && ratelimit_shape_most(&heir->kind.shape)
+              >= ratelimit_shape_most(&older->kind.shape);
 }
 
 
@@ -512,7 +624,7 @@ ratelimit_migrate_outlive(ratelimit_table_t *heir,
 
 static uint64_t
 ratelimit_migrate_lines(ratelimit_table_t *heir, ratelimit_table_t *older,
-    uint64_t n, const ratelimit_clock_t *clock, uint32_t me)
+    uint64_t n, uint64_t *left, const ratelimit_clock_t *clock, uint32_t me)
 {
     uint32_t           k;
     uint64_t           end;
@@ -527,7 +639,9 @@ ratelimit_migrate_lines(ratelimit_table_t *heir, ratelimit_table_t *older,
     ratelimit_lockset_wait(older, from.segment, me);
 
     if (ratelimit_migrate_has_keys(from.segment)) {
-        end = ratelimit_min(end, n + RATELIMIT_TAKE_LINES);
+        end = ratelimit_min(end, n + ratelimit_min(*left,
+                                                   RATELIMIT_TAKE_AT_ONCE));
+        *left -= end - n;
 
         for ( /* void */ ; n < end; n++) {
             line = (ratelimit_slot_t *) ((unsigned char *) older->slots

@@ -575,6 +575,9 @@ ratelimit_segment_t *ratelimit_table_segment(const ratelimit_table_t *table,
 /* without those of older tables */
 uint64_t ratelimit_table_own_entries(const ratelimit_table_t *table);
 
+/* how many entries there is room for */
+uint64_t ratelimit_table_own_places(const ratelimit_table_t *table);
+
 /* a live counter of the segment has to go; reported once a second at most */
 void ratelimit_table_count_eviction(ratelimit_table_t *table,
     ratelimit_segment_t *segment, const ratelimit_lockset_t *set);

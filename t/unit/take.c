@@ -1,9 +1,10 @@
 
 /*
- * A table that is resized again and again: the newest takes the counters of
- * older ones, so that these can be freed, while processes count, and while one
- * that takes is killed.  No count may be lost or doubled, also of keys that are
- * not used meanwhile.
+ * A table that is resized again and again: before the newest is used, counters
+ * of older ones move together, so that memory can be freed, while processes
+ * count, and while one that moves them is killed.  No count may be lost or
+ * doubled, also of keys that are not used meanwhile, and at no time may the
+ * tables have more memory than three times the largest that has any.
  */
 
 
@@ -14,14 +15,18 @@
 #define TAKE_TIMES   3
 #define TAKE_HITS    400
 #define TAKE_PAGE    4096
+#define TAKE_PAGES   1024    /* of the largest table */
+#define TAKE_OTHERS  3000    /* keys that touch most pages of each table */
 
 
 static int take_some(fleet_t *f);
 static void take_run(fleet_t *f, int number, void *data);
-static size_t take_free(fleet_t *f);
-static void take_round(fleet_t *f, migrate_tally_t *tally, int round);
+static size_t take_resident(const ratelimit_table_t *table, size_t *size);
+static unsigned take_exceeds(const fleet_t *f);
+static unsigned take_round(fleet_t *f, migrate_tally_t *tally, int round);
 static void take_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     uint64_t limit);
+static void take_others(void);
 
 
 static const size_t  take_sizes[TAKE_TABLES] = {
@@ -30,17 +35,42 @@ static const size_t  take_sizes[TAKE_TABLES] = {
 };
 
 
+/* what a worker does each time, up to the seal */
+
 static int
 take_some(fleet_t *f)
 {
-    ratelimit_clock_t  clock;
+    int                 takes;
+    void               *memory;
+    size_t              size;
+    ratelimit_clock_t   clock;
+    ratelimit_table_t  *older;
 
     f->now += 10 * RATELIMIT_SECOND / 1000;
 
     clock.now = f->now;
     clock.wall = f->now;
 
-    return ratelimit_table_take(&f->table, TAKE_TIMES, &clock, f->me);
+    takes = ratelimit_table_take(&f->table, TAKE_TIMES, &clock, f->me);
+
+    for (older = f->table.older; older; older = older->older) {
+
+        if (ratelimit_table_moved(older) && older->nsegments) {
+            memory = ratelimit_table_memory(older, &size);
+
+            if (madvise((char *) memory + TAKE_PAGE, size - TAKE_PAGE,
+                        MADV_REMOVE)
+                == -1)
+            {
+                perror("madvise");
+                exit(2);
+            }
+
+            ratelimit_table_forget(older);
+        }
+    }
+
+    return takes;
 }
 
 
@@ -55,6 +85,11 @@ take_run(fleet_t *f, int number, void *data)
 
     if (number == 0) {
         while (take_some(f)) { /* void */ }
+
+        ratelimit_table_seal(&f->table, f->now);
+
+        while (take_some(f)) { /* void */ }
+
         return;
     }
 
@@ -74,38 +109,63 @@ take_run(fleet_t *f, int number, void *data)
 }
 
 
-/* writes over all that may not be used any more; returns the bytes of others */
+/* bytes that have memory but those of the header, whichever process used it */
 
 static size_t
-take_free(fleet_t *f)
+take_resident(const ratelimit_table_t *table, size_t *size)
 {
-    void               *memory;
-    size_t              size, total;
-    ratelimit_table_t  *older;
+    void           *memory;
+    size_t          i, n;
+    unsigned char   pages[TAKE_PAGES];
 
-    (void) ratelimit_table_memory(&f->table, &total);
+    memory = ratelimit_table_memory(table, size);
 
-    for (older = f->table.older; older; older = older->older) {
-        memory = ratelimit_table_memory(older, &size);
-
-        if (!ratelimit_table_moved(older)) {
-            total += size;
-
-        } else if (older->nsegments) {
-            memset((char *) memory + TAKE_PAGE, 0xff, size - TAKE_PAGE);
-            ratelimit_table_forget(older);
-        }
+    if (mincore(memory, *size, pages) == -1) {
+        perror("mincore");
+        exit(2);
     }
 
-    return total;
+    n = 0;
+    i = ((char *) table->slots - (char *) memory + TAKE_PAGE - 1) / TAKE_PAGE;
+
+    for ( /* void */ ; i < *size / TAKE_PAGE; i++) {
+        n += pages[i] & 1;
+    }
+
+    return n * TAKE_PAGE;
 }
 
 
-static void
+static unsigned
+take_exceeds(const fleet_t *f)
+{
+    size_t                    n, size, total, largest;
+    const ratelimit_table_t  *table;
+
+    total = 0;
+    largest = 0;
+
+    for (table = &f->table; table; table = table->older) {
+        n = take_resident(table, &size);
+        total += n;
+
+        if (n && size > largest) {
+            largest = size;
+        }
+    }
+
+    return total > TAKE_TIMES * largest;
+}
+
+
+/* returns how often the tables had too much memory */
+
+static unsigned
 take_round(fleet_t *f, migrate_tally_t *tally, int round)
 {
     int              i;
     uint64_t         key;
+    unsigned         exceeds;
     fleet_worker_t   worker[3];
 
     for (i = 0; i < 3; i++) {
@@ -119,7 +179,13 @@ take_round(fleet_t *f, migrate_tally_t *tally, int round)
         (void) fleet_join(&worker[i]);
     }
 
-    while (take_some(f)) { /* void */ }
+    exceeds = take_exceeds(f);
+
+    while (take_some(f)) {
+        exceeds += take_exceeds(f);
+    }
+
+    ratelimit_table_seal(&f->table, f->now);
 
     /* the other half: a few keys a round, each once or twice */
 
@@ -128,6 +194,8 @@ take_round(fleet_t *f, migrate_tally_t *tally, int round)
             tally->admitted[key] += fleet_hit(f, key);
         }
     }
+
+    return exceeds + take_exceeds(f);
 }
 
 
@@ -135,13 +203,12 @@ static void
 take_test(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit)
 {
     int               i;
-    size_t            most;
     fleet_t           f[TAKE_TABLES];
-    unsigned          wrong, large;
+    unsigned          wrong, exceeds;
     migrate_tally_t  *tally;
 
     tally = fleet_memory(sizeof(migrate_tally_t));
-    large = 0;
+    exceeds = 0;
 
     for (i = 0; i < TAKE_TABLES; i++) {
 
@@ -159,22 +226,86 @@ take_test(ratelimit_algorithm_e algorithm, uint32_t buckets, uint64_t limit)
 
         if (i) {
             ratelimit_table_follow(&f[i].table, &f[i - 1].table);
-            ratelimit_table_seal(&f[i].table, f[i].now);
         }
 
-        take_round(&f[i], tally, i);
-
-        most = (i < 3) ? 2 << 20 : (i < 6) ? 3 << 20 : 4 << 20;
-        large += take_free(&f[i]) > TAKE_TIMES * most;
+        exceeds += take_round(&f[i], tally, i);
     }
 
     wrong = migrate_wrong(&f[TAKE_TABLES - 1], tally, limit);
 
-    tap_ok(wrong == 0 && large == 0
+    tap_ok(wrong == 0 && exceeds == 0
            && ratelimit_table_evictions(&f[TAKE_TABLES - 1].table) == 0,
            "%s buckets=%u limit=%u: %u keys wrong, too large %u times",
            ratelimit_algorithms[algorithm]->name, buckets, (unsigned) limit,
-           wrong, large);
+           wrong, exceeds);
+}
+
+
+/*
+ * Each table gets keys of its own, which touch its pages, and are not used
+ * again until the end.  Some are followed by another one before they are used.
+ */
+
+static void
+take_others(void)
+{
+    int       i;
+    size_t    size;
+    fleet_t   f[2 * TAKE_TABLES];
+    uint64_t  key, n;
+    unsigned  wrong, exceeds, small;
+
+    wrong = 0;
+    exceeds = 0;
+    small = 0;
+    n = 0;
+
+    for (i = 0; i < 2 * TAKE_TABLES; i++) {
+
+        if (i == 0) {
+            memset(&f[0], 0, sizeof(fleet_t));
+            f[0].n = 1;
+            f[0].rules[0] = fleet_rule(2, 86400);
+
+        } else {
+            f[i] = f[i - 1];
+        }
+
+        fleet_open(&f[i], take_sizes[i % TAKE_TABLES], RATELIMIT_FIXED_WINDOW,
+                   0);
+
+        if (i) {
+            ratelimit_table_follow(&f[i].table, &f[i - 1].table);
+        }
+
+        if (i % 3 == 1) {
+            continue;
+        }
+
+        while (take_some(&f[i])) {
+            exceeds += take_exceeds(&f[i]);
+        }
+
+        ratelimit_table_seal(&f[i].table, f[i].now);
+
+        for (key = n + TAKE_OTHERS; n < key; n++) {
+            wrong += !fleet_hit(&f[i], n);
+            exceeds += n % 100 == 0 && take_exceeds(&f[i]);
+        }
+
+        small += take_resident(&f[i].table, &size) < size / 10 * 9;
+    }
+
+    i--;
+
+    for (key = 0; key < n; key++) {
+        wrong += !fleet_hit(&f[i], key) || fleet_hit(&f[i], key);
+    }
+
+    tap_ok(wrong == 0 && exceeds == 0 && small == 0
+           && ratelimit_table_evictions(&f[i].table) == 0,
+           "keys that are not used meanwhile: %u wrong, too large %u times, "
+           "tables not filled %u", wrong, exceeds, small);
 }
 
 
@@ -186,6 +317,8 @@ main(void)
     (void) alarm(600);   /* a hang is a failure */
 
     srand((unsigned) getpid());
+
+    take_others();
 
     for (i = 0; i < 3; i++) {
         take_test(RATELIMIT_FIXED_WINDOW, 0, 100);
