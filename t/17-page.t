@@ -27,6 +27,7 @@ ratelimit_zone $http_x_key zone=a-zone-whose-name-is-rather-long:1m
 ratelimit_zone $ratelimit_client zone=ip:1m rate=3r/h;
 ratelimit_zone $http_x_key zone=plan:1m rate=$http_x_plan;
 ratelimit_zone $http_x_key zone=shared:1m rate=100r/h redis=main;
+ratelimit_zone $http_x_key zone=dry:1m rate=2r/h;
 
 log_format page '$uri $http_accept';
 
@@ -51,6 +52,12 @@ server {
 
     location /shared {
         ratelimit zone=shared;
+        empty_gif;
+    }
+
+    location /dry {
+        ratelimit zone=dry;
+        ratelimit_dry_run on;
         empty_gif;
     }
 
@@ -143,7 +150,7 @@ subtest 'figures' => sub {
     is_deeply($page->value(q{[...document.querySelectorAll('#zones .name')]
                              .map((name) => name.innerText)}),
               ['user', 'a-zone-whose-name-is-rather-long', 'ip', 'plan',
-               'shared'],
+               'shared', 'dry'],
               'zones');
 
     shows_memory($page);
@@ -292,6 +299,19 @@ subtest 'keys that are refused most' => sub {
     is($page->value('window.harmed'), undef, 'nothing has run');
     is($page->problems, '', 'no problem');
     is_deeply($page->audit, [], 'for screen readers');
+};
+
+
+subtest 'keys that a dry run would refuse' => sub {
+    my $page = $browser->open("$url/status/");
+
+    live($page);
+    $clients->series((['GET /dry', 'X-Key: dry']) x 6);
+    all_keys($page);
+    $page->wait(q{[...document.querySelectorAll('#top tbody tr')].some(
+                  ({ innerText }) => /^dry\s+dry\s+[1-4]\s/.test(innerText))});
+    pass('are in the list');
+    is($page->problems, '', 'no problem');
 };
 
 

@@ -1,8 +1,8 @@
 'use strict';
 
 // The table of keys that are refused most, of all zones.  A zone is asked for
-// its keys when it has refused since it was asked, and now and then while it
-// has any, as they fade.
+// its keys when it has refused since it was asked, or would have but for a dry
+// run, and now and then while it has any, as they fade.
 
 const ASK_AT_ONCE = 8;      // zones in a second
 const FADE = 5;             // seconds until a zone that is quiet is asked again
@@ -29,7 +29,8 @@ class Top {
 
     async refresh(zones, now) {
         const known = (name) => this.zones.get(name) ?? { top: [], time: 0 };
-        const refused = (zone) => zoneCounters(zone).refused;
+        const refused = ({ requests }) =>
+            requests.rejected + requests.rejected_dry_run;
 
         const due = zones.filter((zone) => {
             const { top, refused: before, time } = known(zone.zone);
