@@ -181,7 +181,8 @@ subtest 'in a zone of another size' => sub {
     Gateway::await(sub { $gateway->settled }, 'old workers to exit');
 
     for my $zone (@zones) {
-        is(get("/api/zones/$zone")->{size}, 2 << 20, "$zone: the new size");
+        Gateway::await(sub { get("/api/zones/$zone")->{size} == 2 << 20 },
+                       "$zone: the new size");
         is(left($zone, 'moved'), 0, 'a key is found before it moves');
         delete_key($zone, 'moved');
         is(left($zone, 'moved'), 5, 'and reset');

@@ -169,13 +169,17 @@ subtest 'nothing goes back' => sub {
     Clients::leave($_) for @waiting;
 
     $gateway->reload($other);
-    Gateway::await(sub { $gateway->settled }, 'old workers to exit');
 
-    my $after = samples($clients->ask('GET /api/metrics')->{body});
+    my $after;
+
+    Gateway::await(sub {
+        $after = samples($clients->ask('GET /api/metrics')->{body});
+
+        return $after->{'nginx_ratelimit_zone_size_bytes{zone="ip"}'}
+               == 2 << 20;
+    }, 'the new size');
 
     is($after->{$requests->('rejected')}, 2, 'refused after a reload');
-    is($after->{'nginx_ratelimit_zone_size_bytes{zone="ip"}'}, 2 << 20,
-       'the new size');
     ok(exists $after->{requests('new', '')->('passed')}, 'the new zone');
     ok(!exists $after->{requests('far', '')->('passed')}, 'the old zone');
 
@@ -213,6 +217,50 @@ subtest 'statistics of a zone are reset' => sub {
 
     $gateway->reload($http =~ s/zone=full:1m/zone=full:2m/r);
     is_deeply([$evictions->()], [10, $all + 10], 'of another size');
+};
+
+
+# how full it is, of the memory that counts: a zone evicts when that is full
+
+subtest 'a zone that shrinks' => sub {
+    my $zone = sub {
+        return decode_json($clients->ask('GET /api/zones/full')->{body});
+    };
+    my $becomes = sub {
+        my ($size) = @_;
+
+        Gateway::await(sub { $zone->()->{size} == $size }, 'the new size');
+    };
+
+    $becomes->(2 << 20);
+    $clients->series(map { ["GET /full?a=$_"] } 1 .. 300);
+
+    my $before = $zone->();
+    my $delayed = sub {
+        my $text = $clients->ask('GET /api/metrics')->{body};
+
+        return ($text =~ /zone="%FF".*status="delayed"\} (\d+)$/m)[0];
+    };
+    my $waiting = $delayed->();
+    my @clients = map { $clients->send('GET /delay', 'X-Key: b') } 1, 2;
+
+    Gateway::await(sub { $delayed->() == $waiting + 1 }, 'a delayed request');
+    $gateway->reload($http =~ s/zone=full:1m/zone=full:512k/r);
+
+    my $shared = $zone->();
+
+    is_deeply([@$shared{qw(size bytes_used entries)}],
+              [@$before{qw(size bytes_used entries)}],
+              'the old memory, until old workers have exited');
+
+    Clients::leave($_) for @clients;
+    $becomes->(512 << 10);
+
+    my $after = $zone->();
+
+    cmp_ok($after->{bytes_used}, '<', $after->{size} / 2,
+           'then the new one, without what waits in the old one');
+    is($after->{entries}, $before->{entries}, 'which counts');
 };
 
 is($gateway->complaints, '', 'no complaints');

@@ -457,7 +457,6 @@ ngx_http_ratelimit_store_memory(ngx_http_ratelimit_zone_t *zone,
 {
     ngx_http_ratelimit_restore_evictions(zone);
 
-    memory->size = zone->shm_zone->shm.size;
     memory->entries = ratelimit_table_entries(zone->table);
 
     /* in this order it is never more than those that follow */
@@ -465,10 +464,13 @@ ngx_http_ratelimit_store_memory(ngx_http_ratelimit_zone_t *zone,
     memory->dismissed = ratelimit_table_dismissed(zone->table);
     memory->evictions = ratelimit_table_evictions(zone->table);
 
+    memory->bytes_used = ratelimit_table_bytes_used(zone->table,
+                                                    &memory->size);
+
     /* the first page is nginx's */
 
-    memory->bytes_used = ratelimit_table_bytes_used(zone->table)
-                         + ngx_pagesize;
+    memory->size += ngx_pagesize;
+    memory->bytes_used += ngx_pagesize;
 }
 
 

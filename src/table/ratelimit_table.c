@@ -548,28 +548,19 @@ ratelimit_table_own_entries(const ratelimit_table_t *table)
 
 
 uint64_t
-ratelimit_table_bytes_used(const ratelimit_table_t *table)
+ratelimit_table_bytes_used(ratelimit_table_t *table, uint64_t *size)
 {
-    uint64_t  fixed, room, bytes;
+    uint64_t  fixed, places;
 
-    bytes = 0;
+    table = ratelimit_migrate_active(table);
 
-    for ( /* void */ ; table; table = table->older) {
+    *size = table->header->size;
 
-        if (table->nsegments == 0) {
-            continue;
-        }
+    fixed = (unsigned char *) table->slots - (unsigned char *) table->header;
+    places = ratelimit_table_own_places(table);
 
-        fixed = (unsigned char *) table->slots
-                - (unsigned char *) table->header;
-        room = ratelimit_table_own_places(table);
-
-        bytes += fixed
-                 + ratelimit_table_own_entries(table)
-                   * ((table->header->size - fixed) / room);
-    }
-
-    return bytes;
+    return fixed
+           + ratelimit_table_own_entries(table) * ((*size - fixed) / places);
 }
 
 

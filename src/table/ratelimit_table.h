@@ -245,11 +245,13 @@ void ratelimit_table_clock_set_back(ratelimit_table_t *table, uint64_t now,
  * until its slot is needed.  Evictions are those of counters that had not
  * expired, and go on from table to table.  The bytes are those of the entries
  * with their share of all that is needed to find them, and of the rest; they
- * reach the size when the table is full.
+ * reach the size when the table is full.  Both are of the table that processes
+ * count in, which evicts then, not of one that only waits for its counters to
+ * move.
  */
 uint64_t ratelimit_table_entries(const ratelimit_table_t *table);
 uint64_t ratelimit_table_evictions(const ratelimit_table_t *table);
-uint64_t ratelimit_table_bytes_used(const ratelimit_table_t *table);
+uint64_t ratelimit_table_bytes_used(ratelimit_table_t *table, uint64_t *size);
 
 /* dismisses the evictions up to now; how many were dismissed so far */
 void ratelimit_table_dismiss_evictions(ratelimit_table_t *table);

@@ -80,13 +80,13 @@ static void
 entries_insert(ratelimit_algorithm_e algorithm, uint32_t buckets)
 {
     fleet_t   f;
-    uint64_t  key, empty, one;
+    uint64_t  key, size, empty, one;
 
     entries_open(&f, algorithm, buckets, SIZE);
 
-    empty = ratelimit_table_bytes_used(&f.table);
+    empty = ratelimit_table_bytes_used(&f.table, &size);
     (void) fleet_hit(&f, 0);
-    one = ratelimit_table_bytes_used(&f.table) - empty;
+    one = ratelimit_table_bytes_used(&f.table, &size) - empty;
 
     for (key = 0; key < 100; key++) {
         while (fleet_hit(&f, key)) { /* void */ }
@@ -96,7 +96,7 @@ entries_insert(ratelimit_algorithm_e algorithm, uint32_t buckets)
            && entries_there(&f) == 100
            && ratelimit_table_evictions(&f.table) == 0
            && one >= sizeof(ratelimit_slot_t) + f.table.slot_size
-           && ratelimit_table_bytes_used(&f.table) == empty + 100 * one,
+           && ratelimit_table_bytes_used(&f.table, &size) == empty + 100 * one,
            "%s buckets=%u: 100 keys are 100 entries of %u bytes",
            ratelimit_algorithms[algorithm]->name, buckets, (unsigned) one);
 }
@@ -135,9 +135,8 @@ entries_expire(ratelimit_algorithm_e algorithm, uint32_t buckets)
 static void
 entries_evict(ratelimit_algorithm_e algorithm, uint32_t buckets)
 {
-    size_t    size;
     fleet_t   f;
-    uint64_t  key, there, used;
+    uint64_t  key, size, there, used;
 
     entries_open(&f, algorithm, buckets, SIZE);
 
@@ -145,10 +144,8 @@ entries_evict(ratelimit_algorithm_e algorithm, uint32_t buckets)
         (void) fleet_hit(&f, key);
     }
 
-    (void) ratelimit_table_memory(&f.table, &size);
-
     there = entries_there(&f);
-    used = ratelimit_table_bytes_used(&f.table);
+    used = ratelimit_table_bytes_used(&f.table, &size);
 
     tap_ok(ratelimit_table_entries(&f.table) == there
            && ratelimit_table_evictions(&f.table) == KEYS - there,

@@ -163,21 +163,20 @@ threads_crowd_hit(fleet_t *f, int number, void *data)
 static void
 threads_crowd_watch(fleet_t *f, int number, void *data)
 {
-    size_t             size;
-    uint64_t           evictions, last;
+    uint64_t           evictions, used, size, last;
     threads_shared_t  *shared = data;
 
     (void) number;
 
     last = 0;
-    (void) ratelimit_table_memory(&f->table, &size);
 
     while (!__atomic_load_n(&shared->stop, __ATOMIC_RELAXED)) {
         evictions = ratelimit_table_evictions(&f->table);
+        used = ratelimit_table_bytes_used(&f->table, &size);
 
         shared->wrong += evictions < last
                          || ratelimit_table_entries(&f->table) > size / 16
-                         || ratelimit_table_bytes_used(&f->table) > 2 * size;
+                         || used > 2 * size;
 
         last = evictions;
     }
