@@ -465,7 +465,7 @@ sub source_api {
     my $code = join '', map { slurp($_) } sort(glob('src/api/*.c'));
 
     $found->{resources} = unique($path =~ /_api_is\(&part, "(\w+)"\)/g);
-    $found->{arguments} = unique($code =~ /_key_arg\([^"()]+, "(\w+)",/g);
+    $found->{arguments} = unique($code =~ /_api_arg\([^"()]+, "(\w+)",/g);
 
     my (@fields, @metrics);
 

@@ -297,6 +297,24 @@ subtest 'addresses' => sub {
 };
 
 
+subtest 'zones that can have a key' => sub {
+    my $zones = sub {
+        my ($key) = @_;
+
+        return join ' ', map { $_->{zone} }
+                         @{get("/api/zones?key=$key")->{zones}};
+    };
+    my $text = 'shm far plan tokens log fixed leaky mixed field a/b c';
+
+    is($zones->('192.0.2.7'), $text =~ s/leaky/leaky client address/r,
+       'an address: all');
+    is($zones->('2001:db8::/48'), $text =~ s/leaky/leaky client/r, 'a prefix');
+    is($zones->('a%00%2Fb'), $text, 'text: not those of addresses');
+    is($zones->(''), $zones->('192.0.2.7'), 'no key: all');
+    is($clients->ask('GET /api/zones?key=%zz')->{status}, 400, 'malformed');
+};
+
+
 subtest 'addresses of several kinds' => sub {
     my $top = sub {
         my ($zone, $name) = @_;

@@ -77,6 +77,7 @@ my @PATHS = (
     '/api/zones/plan/keys/a?rate=' . '1r/s%20' x 100,
     '/api/zones/plan/keys/a?rate=99999999999999999999r/s',
     '/api/zones/plan/keys/a?rate=1r/99999999999d',
+    '/api/zones?key=%', '/api/zones?key=%00', '/api/zones?key=' . ':' x 1000,
     '/api/zones/client/keys/', '/api/zones/client/keys/1.2.3',
     '/api/zones/client/keys/127.0.0.1/33', '/api/zones/client/keys/::/-1',
     '/api/zones/client/keys/' . ':' x 1000, '/api/../api/zones/../zones/shm',

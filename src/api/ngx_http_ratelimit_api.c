@@ -13,7 +13,8 @@ static ngx_int_t ngx_http_ratelimit_api_handler(ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_api_get(ngx_http_request_t *r,
     ngx_http_ratelimit_api_path_t *path);
 static void ngx_http_ratelimit_api_overview(ngx_http_request_t *r,
-    ngx_http_ratelimit_resource_e resource, ngx_http_ratelimit_text_t *text);
+    ngx_http_ratelimit_resource_e resource, ngx_str_t *key,
+    ngx_http_ratelimit_text_t *text);
 static ngx_uint_t ngx_http_ratelimit_api_deletes(ngx_http_request_t *r,
     ngx_http_ratelimit_api_path_t *path);
 static ngx_int_t ngx_http_ratelimit_api_delete(ngx_http_request_t *r,
@@ -175,6 +176,8 @@ static ngx_int_t
 ngx_http_ratelimit_api_get(ngx_http_request_t *r,
     ngx_http_ratelimit_api_path_t *path)
 {
+    ngx_int_t                   rc;
+    ngx_str_t                   key;
     ngx_http_ratelimit_text_t   text;
     ngx_http_ratelimit_zone_t  *zone;
 
@@ -191,7 +194,20 @@ ngx_http_ratelimit_api_get(ngx_http_request_t *r,
     ngx_http_ratelimit_text_init(&text, r->pool);
 
     if (path->zone.len == 0) {
-        ngx_http_ratelimit_api_overview(r, path->resource, &text);
+        ngx_str_null(&key);
+
+        rc = ngx_http_ratelimit_api_arg(r, "key", &key);
+
+        if (rc == NGX_ERROR) {
+            return NGX_HTTP_INTERNAL_SERVER_ERROR;
+        }
+
+        if (rc == NGX_DECLINED) {
+            return ngx_http_ratelimit_api_error(r, NGX_HTTP_BAD_REQUEST,
+                                    "an argument is not percent-encoded");
+        }
+
+        ngx_http_ratelimit_api_overview(r, path->resource, &key, &text);
         return ngx_http_ratelimit_api_send_json(r, NGX_HTTP_OK, &text);
     }
 
@@ -221,7 +237,8 @@ ngx_http_ratelimit_api_get(ngx_http_request_t *r,
 
 static void
 ngx_http_ratelimit_api_overview(ngx_http_request_t *r,
-    ngx_http_ratelimit_resource_e resource, ngx_http_ratelimit_text_t *text)
+    ngx_http_ratelimit_resource_e resource, ngx_str_t *key,
+    ngx_http_ratelimit_text_t *text)
 {
     ngx_http_ratelimit_loc_conf_t   *rlcf;
     ngx_http_ratelimit_main_conf_t  *rmcf;
@@ -245,7 +262,7 @@ ngx_http_ratelimit_api_overview(ngx_http_request_t *r,
 
     if (resource != NGX_HTTP_RATELIMIT_API_REDIS) {
         ngx_http_ratelimit_json_name(text, "zones");
-        ngx_http_ratelimit_api_zones(text, rmcf);
+        ngx_http_ratelimit_api_zones(r, text, key);
     }
 
     if (resource != NGX_HTTP_RATELIMIT_API_ZONES) {

@@ -57,7 +57,7 @@ ngx_int_t ngx_http_ratelimit_api_error(ngx_http_request_t *r,
     ngx_uint_t status, const char *reason);
 
 
-/* ngx_http_ratelimit_api_path.c: both return NGX_DECLINED if something is
+/* ngx_http_ratelimit_api_path.c: all return NGX_DECLINED if something is
    malformed */
 
 ngx_int_t ngx_http_ratelimit_api_parse_path(ngx_http_request_t *r,
@@ -65,6 +65,10 @@ ngx_int_t ngx_http_ratelimit_api_parse_path(ngx_http_request_t *r,
 
 /* percent-encoded bytes */
 ngx_int_t ngx_http_ratelimit_api_decode(ngx_pool_t *pool, ngx_str_t *text);
+
+/* an argument's value; NGX_DONE if it is not given */
+ngx_int_t ngx_http_ratelimit_api_arg(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value);
 
 
 /* ngx_http_ratelimit_api_address.c */
@@ -148,8 +152,10 @@ ngx_int_t ngx_http_ratelimit_api_metrics(ngx_http_request_t *r);
 
 void ngx_http_ratelimit_api_zone(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_zone_t *zone);
-void ngx_http_ratelimit_api_zones(ngx_http_ratelimit_text_t *text,
-    ngx_http_ratelimit_main_conf_t *rmcf);
+
+/* all zones, or those that can have the key, unless it is empty */
+void ngx_http_ratelimit_api_zones(ngx_http_request_t *r,
+    ngx_http_ratelimit_text_t *text, ngx_str_t *key);
 
 /* in lower case, from the first status on */
 extern const char  *ngx_http_ratelimit_status_names[];

@@ -50,8 +50,6 @@ typedef struct {
 
 static ngx_int_t ngx_http_ratelimit_api_key_args(
     ngx_http_ratelimit_api_key_t *ctx, const char **reason);
-static ngx_int_t ngx_http_ratelimit_api_key_arg(ngx_http_request_t *r,
-    const char *name, ngx_str_t *value);
 static ngx_int_t ngx_http_ratelimit_api_key_run(
     ngx_http_ratelimit_api_key_t *ctx);
 static ngx_int_t ngx_http_ratelimit_api_key_next(
@@ -157,7 +155,7 @@ ngx_http_ratelimit_api_key_args(ngx_http_ratelimit_api_key_t *ctx,
     text = &ctx->text;
 
     if (text->len == 0) {
-        rc = ngx_http_ratelimit_api_key_arg(ctx->request, "key", text);
+        rc = ngx_http_ratelimit_api_arg(ctx->request, "key", text);
 
         if (rc != NGX_OK && rc != NGX_DONE) {
             return rc;
@@ -169,13 +167,13 @@ ngx_http_ratelimit_api_key_args(ngx_http_ratelimit_api_key_t *ctx,
         return NGX_DECLINED;
     }
 
-    rc = ngx_http_ratelimit_api_key_arg(ctx->request, "name", &ctx->name);
+    rc = ngx_http_ratelimit_api_arg(ctx->request, "name", &ctx->name);
 
     if (rc != NGX_OK && rc != NGX_DONE) {
         return rc;
     }
 
-    given = ngx_http_ratelimit_api_key_arg(ctx->request, "rate", &rate);
+    given = ngx_http_ratelimit_api_arg(ctx->request, "rate", &rate);
 
     if (given != NGX_OK) {
         return given == NGX_DONE ? NGX_OK : given;
@@ -184,24 +182,6 @@ ngx_http_ratelimit_api_key_args(ngx_http_ratelimit_api_key_t *ctx,
     *reason = ngx_http_ratelimit_parse_rates(&rate, ctx->rates, &ctx->nrates);
 
     return *reason == NULL ? NGX_OK : NGX_DECLINED;
-}
-
-
-/* NGX_DONE if it is not given */
-
-static ngx_int_t
-ngx_http_ratelimit_api_key_arg(ngx_http_request_t *r, const char *name,
-    ngx_str_t *value)
-{
-    ngx_str_t  arg;
-
-    if (ngx_http_arg(r, (u_char *) name, ngx_strlen(name), &arg) != NGX_OK) {
-        return NGX_DONE;
-    }
-
-    *value = arg;
-
-    return ngx_http_ratelimit_api_decode(r->pool, value);
 }
 
 

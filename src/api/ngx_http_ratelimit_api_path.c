@@ -295,6 +295,22 @@ ngx_http_ratelimit_api_decode(ngx_pool_t *pool, ngx_str_t *text)
 }
 
 
+ngx_int_t
+ngx_http_ratelimit_api_arg(ngx_http_request_t *r, const char *name,
+    ngx_str_t *value)
+{
+    ngx_str_t  arg;
+
+    if (ngx_http_arg(r, (u_char *) name, ngx_strlen(name), &arg) != NGX_OK) {
+        return NGX_DONE;
+    }
+
+    *value = arg;
+
+    return ngx_http_ratelimit_api_decode(r->pool, value);
+}
+
+
 static ngx_uint_t
 ngx_http_ratelimit_api_is(ngx_str_t *part, const char *name)
 {

@@ -7,6 +7,8 @@
 #include "api/ngx_http_ratelimit_api.h"
 
 
+static ngx_uint_t ngx_http_ratelimit_api_has_limit(ngx_http_request_t *r,
+    ngx_http_ratelimit_zone_t *zone, ngx_str_t *key);
 static void ngx_http_ratelimit_api_memory(ngx_http_ratelimit_text_t *text,
     ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_api_limit(ngx_http_ratelimit_text_t *text,
@@ -27,21 +29,51 @@ const char  *ngx_http_ratelimit_status_names[] = {
 
 
 void
-ngx_http_ratelimit_api_zones(ngx_http_ratelimit_text_t *text,
-    ngx_http_ratelimit_main_conf_t *rmcf)
+ngx_http_ratelimit_api_zones(ngx_http_request_t *r,
+    ngx_http_ratelimit_text_t *text, ngx_str_t *key)
 {
-    ngx_uint_t                   i;
-    ngx_http_ratelimit_zone_t  **zone;
+    ngx_uint_t                        i;
+    ngx_http_ratelimit_zone_t       **zone;
+    ngx_http_ratelimit_main_conf_t   *rmcf;
 
+    rmcf = ngx_http_get_module_main_conf(r, ngx_http_ratelimit_module);
     zone = rmcf->zones.elts;
 
     ngx_http_ratelimit_json_open(text, '[');
 
     for (i = 0; i < rmcf->zones.nelts; i++) {
-        ngx_http_ratelimit_api_zone(text, zone[i]);
+        if (key->len == 0
+            || ngx_http_ratelimit_api_has_limit(r, zone[i], key))
+        {
+            ngx_http_ratelimit_api_zone(text, zone[i]);
+        }
     }
 
     ngx_http_ratelimit_json_close(text, ']');
+}
+
+
+/* whether one can have the key, or there is no memory to know */
+
+static ngx_uint_t
+ngx_http_ratelimit_api_has_limit(ngx_http_request_t *r,
+    ngx_http_ratelimit_zone_t *zone, ngx_str_t *key)
+{
+    ngx_str_t                    found;
+    ngx_uint_t                   i;
+    ngx_http_ratelimit_tally_t  *tally;
+
+    tally = zone->tallies.elts;
+
+    for (i = 0; i < zone->tallies.nelts; i++) {
+        if (ngx_http_ratelimit_api_parse_key(r, key, &tally[i], &found)
+            != NGX_DECLINED)
+        {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

@@ -74,6 +74,37 @@ async function resetStatistics(zone) {
 }
 
 
+// the names of all zones that can have a key; nothing if there is no answer
+
+async function zonesTaking(key) {
+    try {
+        const { zones } = await ask(`zones?key=${encode(key)}`);
+
+        return new Set(zones.map(({ zone }) => zone));
+
+    } catch {
+        return null;
+    }
+}
+
+
+// Where a key stands in a zone.  Of one that can't have it nothing is asked: a
+// browser logs each refusal as an error.
+
+async function lookAt(zone, key, takers) {
+    try {
+        if (takers && !takers.has(zone)) {
+            throw new Error('it has other keys, such as addresses');
+        }
+
+        return await ask(keyPath(zone, key));
+
+    } catch (error) {
+        return { zone, limits: [], failure: failureText(error) };
+    }
+}
+
+
 // the names of at most some zones
 
 function namesText(zones) {
@@ -122,22 +153,20 @@ class Look {
     }
 
 
-    async refresh() {
+    // zones that can have the key are learned once
+
+    async refresh(takers) {
         const { list, key, zones } = this;
 
         if (document.hidden) {
-            this.again();
+            this.again(takers);
             return;
         }
 
-        const answers = await Promise.all(zones.map(async (zone) => {
-            try {
-                return await ask(keyPath(zone, key));
+        takers = takers ?? await zonesTaking(key);
 
-            } catch (error) {
-                return { zone, limits: [], failure: failureText(error) };
-            }
-        }));
+        const answers = await Promise.all(zones.map((zone) =>
+            lookAt(zone, key, takers)));
 
         // it may show another key now
 
@@ -148,14 +177,14 @@ class Look {
         this.show(answers);
 
         if (zones.length <= LIVE_ZONES) {
-            this.again();
+            this.again(takers);
         }
     }
 
 
-    again() {
+    again(takers) {
         clearTimeout(this.timer);
-        this.timer = setTimeout(() => this.refresh(), PERIOD);
+        this.timer = setTimeout(() => this.refresh(takers), PERIOD);
     }
 
 
