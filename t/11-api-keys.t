@@ -72,7 +72,7 @@ server {
 
     location /api/ { ratelimit_api write=on; }
     location /read/ { ratelimit_api; }
-    location /wide/ { ratelimit_api write=on; ratelimit_ipv6_prefix 48; }
+    location /wide { ratelimit_api write=on; ratelimit_ipv6_prefix 48; }
 }
 END
 
@@ -408,7 +408,8 @@ subtest 'paths that are not what they seem' => sub {
     for my $path ('/api/zones/field/keys/..', '/api/zones/field/keys/%2e%2e',
                   '/api/zones/field/keys/a/../..',
                   '/api/zones/x/../field', '/api//zones/field',
-                  '/api/zones/shm/keys/../../field')
+                  '/api/zones/shm/keys/../../field',
+                  '/%61pi/zones/field/keys/..', '/x/..%2Fapi/zones/field')
     {
         my $status = $clients->ask("DELETE $path")->{status};
 
@@ -431,6 +432,22 @@ subtest 'paths that are not what they seem' => sub {
     is(get('/api/zones/a%2Fb%20c/keys/a%2Fb')
            ->{limits}[0]{rates}[0]{remaining}, 0, 'and its keys');
     is_deeply(get('/api/zones/a%2Fb%20c/top')->{top}, [], 'top=0');
+};
+
+
+subtest 'a location that is percent-encoded' => sub {
+    for my $api ('/%61pi/', '/ap%69%2f', '/wide/', '/w%69de%2F') {
+        send_some('/shm?k=coded', 2);
+        is(get("${api}zones/shm/keys/coded")->{limits}[0]{rates}[0]{remaining},
+           3, "$api: a key is found");
+        is_deeply([map { $clients->ask("DELETE ${api}zones/shm$_")->{status} }
+                   '/keys/coded', '/', ''], [204, 204, 204],
+                  'and reset, and statistics');
+        is(left('shm', 'coded'), 5, 'it has its whole limit');
+    }
+
+    is($clients->ask('DELETE /%72ead%2Fzones/shm')->{status}, 405,
+       'not without "write=on"');
 };
 
 

@@ -13,12 +13,16 @@
 
 static ngx_int_t ngx_http_ratelimit_api_read_path(ngx_http_request_t *r,
     ngx_str_t *text, ngx_uint_t encoded, ngx_http_ratelimit_api_path_t *path);
+static ngx_uint_t ngx_http_ratelimit_api_skip_root(ngx_http_request_t *r,
+    ngx_str_t *rest, ngx_uint_t encoded);
 static ngx_int_t ngx_http_ratelimit_api_read_zone(ngx_http_request_t *r,
     ngx_str_t *rest, ngx_uint_t encoded, ngx_http_ratelimit_api_path_t *path);
 static ngx_uint_t ngx_http_ratelimit_api_is_at(ngx_http_request_t *r,
     ngx_http_ratelimit_api_path_t *path);
 static ngx_int_t ngx_http_ratelimit_api_next_part(ngx_http_request_t *r,
     ngx_str_t *rest, ngx_uint_t encoded, ngx_str_t *part);
+static ngx_int_t ngx_http_ratelimit_api_next_byte(ngx_str_t *text,
+    ngx_uint_t encoded);
 static ngx_uint_t ngx_http_ratelimit_api_is(ngx_str_t *part,
     const char *name);
 
@@ -62,36 +66,16 @@ static ngx_int_t
 ngx_http_ratelimit_api_read_path(ngx_http_request_t *r, ngx_str_t *text,
     ngx_uint_t encoded, ngx_http_ratelimit_api_path_t *path)
 {
-    ngx_int_t                       rc;
-    ngx_str_t                       rest, part, *root;
-    ngx_http_ratelimit_loc_conf_t  *rlcf;
-
-    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
-    root = &rlcf->api_root;
+    ngx_int_t  rc;
+    ngx_str_t  rest, part;
 
     ngx_memzero(path, sizeof(ngx_http_ratelimit_api_path_t));
 
     path->resource = NGX_HTTP_RATELIMIT_API_NOTHING;
+    rest = *text;
 
-    if (text->len < root->len
-        || ngx_strncmp(text->data, root->data, root->len) != 0)
-    {
+    if (!ngx_http_ratelimit_api_skip_root(r, &rest, encoded)) {
         return NGX_OK;
-    }
-
-    rest.data = text->data + root->len;
-    rest.len = text->len - root->len;
-
-    /* a root without a slash at its end is followed by one */
-
-    if (rest.len && root->data[root->len - 1] != '/') {
-
-        if (rest.data[0] != '/') {
-            return NGX_OK;
-        }
-
-        rest.data++;
-        rest.len--;
     }
 
     rc = ngx_http_ratelimit_api_next_part(r, &rest, encoded, &part);
@@ -119,6 +103,32 @@ ngx_http_ratelimit_api_read_path(ngx_http_request_t *r, ngx_str_t *text,
     }
 
     return NGX_OK;
+}
+
+
+/* whether the path is below the location, which is cut off */
+
+static ngx_uint_t
+ngx_http_ratelimit_api_skip_root(ngx_http_request_t *r, ngx_str_t *rest,
+    ngx_uint_t encoded)
+{
+    ngx_str_t                      *root;
+    ngx_uint_t                      i;
+    ngx_http_ratelimit_loc_conf_t  *rlcf;
+
+    rlcf = ngx_http_get_module_loc_conf(r, ngx_http_ratelimit_module);
+    root = &rlcf->api_root;
+
+    for (i = 0; i < root->len; i++) {
+        if (ngx_http_ratelimit_api_next_byte(rest, encoded) != root->data[i]) {
+            return 0;
+        }
+    }
+
+    /* a root without a slash at its end is followed by one */
+
+    return rest->len == 0 || root->data[root->len - 1] == '/'
+           || ngx_http_ratelimit_api_next_byte(rest, encoded) == '/';
 }
 
 
@@ -260,9 +270,8 @@ ngx_http_ratelimit_api_next_part(ngx_http_request_t *r, ngx_str_t *rest,
 ngx_int_t
 ngx_http_ratelimit_api_decode(ngx_pool_t *pool, ngx_str_t *text)
 {
-    u_char      *p, *decoded;
-    ngx_int_t    byte;
-    ngx_uint_t   i;
+    u_char     *p, *decoded;
+    ngx_int_t   byte;
 
     decoded = ngx_pnalloc(pool, text->len + 1);
     if (decoded == NULL) {
@@ -271,27 +280,49 @@ ngx_http_ratelimit_api_decode(ngx_pool_t *pool, ngx_str_t *text)
 
     p = decoded;
 
-    for (i = 0; i < text->len; /* void */ ) {
+    while (text->len) {
+        byte = ngx_http_ratelimit_api_next_byte(text, 1);
 
-        if (text->data[i] != '%') {
-            *p++ = text->data[i++];
-            continue;
-        }
-
-        byte = (text->len - i > 2) ? ngx_hextoi(&text->data[i + 1], 2)
-                                   : NGX_ERROR;
         if (byte == NGX_ERROR) {
             return NGX_DECLINED;
         }
 
         *p++ = (u_char) byte;
-        i += 3;
     }
 
     text->len = p - decoded;
     text->data = decoded;
 
     return NGX_OK;
+}
+
+
+/* cut off; NGX_ERROR if there is none, or a "%" without its number */
+
+static ngx_int_t
+ngx_http_ratelimit_api_next_byte(ngx_str_t *text, ngx_uint_t encoded)
+{
+    size_t     len;
+    ngx_int_t  byte;
+
+    if (text->len == 0) {
+        return NGX_ERROR;
+    }
+
+    len = 1;
+    byte = text->data[0];
+
+    if (encoded && byte == '%') {
+        len = 3;
+        byte = (text->len > 2) ? ngx_hextoi(text->data + 1, 2) : NGX_ERROR;
+    }
+
+    if (byte != NGX_ERROR) {
+        text->data += len;
+        text->len -= len;
+    }
+
+    return byte;
 }
 
 
