@@ -174,9 +174,10 @@ deb:  ## build a package for Debian's nginx, in build/
 
 .PHONY: run
 run:  ## try it out: a gateway with limits on 127.0.0.1 (PORT=8080)
+	@.ci/gateway $(PORT)
 	@.ci/install run
 	@$(SUBMAKE) all
-	@.ci/gateway $(NGINX_BINARY) $(MODULE) $(PORT)
+	@.ci/gateway $(PORT) $(NGINX_BINARY) $(MODULE)
 
 
 .PHONY: test
