@@ -544,3 +544,61 @@ __DATA__
 [(200) x 8, 429]
 --- response_body_like eval
 [("the page") x 6, ("It works") x 2, "quota"]
+
+
+
+=== TEST 21: a value stays what it was, unless it may depend on the user
+--- http_config
+    split_clients $request_id $sampled { 50% 1; * ""; }
+    map $ratelimit_status $first { "" early; default late; }
+
+    ratelimit_zone $server_name zone=count21:1m rate=99r/d;
+    ratelimit_zone $server_name zone=after21:1m rate=99r/d;
+--- config
+    location /elsewhere { ratelimit zone=after21 after_auth; }
+    location /map { ratelimit zone=count21 if=$first;
+                    add_header X-First $first; empty_gif; }
+    location /split { ratelimit zone=count21 if=$sampled;
+                      add_header X-Sampled "[$sampled] [$ratelimit_status]";
+                      empty_gif; }
+    location /both { ratelimit zone=count21 if=$request_id;
+                     auth_request /id;
+                     auth_request_set $id $upstream_http_x_id;
+                     ratelimit zone=after21 after_auth;
+                     add_header X-Ids "$id $request_id"; empty_gif; }
+    location = /id { proxy_set_header X-Id $request_id;
+                     proxy_pass http://127.0.0.1:$server_port/ids; }
+    location = /ids { add_header X-Id $http_x_id; return 204; }
+--- request eval
+["GET /map", "GET /both", ("GET /split") x 20]
+--- error_code eval
+[(200) x 22]
+--- raw_response_headers_like eval
+["X-First: early", qr/X-Ids: (\w+) \1\r/,
+ (qr/X-Sampled: (\[1\] \[PASSED\]|\[\] \[\])\r/) x 20]
+
+
+
+=== TEST 22: a limit of the authenticator has made the user's plan before
+--- http_config
+    map $user $plan { user "9r/d"; default ""; }
+
+    ratelimit_zone $server_name zone=plan22:1m rate=$plan;
+--- config
+    location /t {
+        auth_request /check;
+        auth_request_set $user $upstream_http_x_user;
+        ratelimit zone=plan22 after_auth;
+        try_files /index.html =404;
+    }
+    location = /check {
+        internal;
+        ratelimit zone=plan22;
+        proxy_pass http://127.0.0.1:$TEST_NGINX_SERVER_PORT/sessions;
+    }
+--- request eval
+[("GET /t") x 2]
+--- more_headers eval
+[$::good, $::other]
+--- response_headers eval
+["X-RateLimit-Limit: 9", "!X-RateLimit-Limit"]

@@ -282,7 +282,7 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
 
 /*
  * Most limits are: the path of a request is compiled once more for them.  It
- * does not forget values for limits after authentication.
+ * does not note values for limits after authentication.
  */
 
 static ngx_uint_t

@@ -47,6 +47,9 @@ typedef struct {
     ngx_uint_t                      nqueries; /* of these stages */
     ngx_uint_t                      first;    /* query that figures are of: all
                                                  that follow, too */
+    ngx_http_variable_value_t      *early;    /* that limits before
+                                                 authentication have made, by
+                                                 the index of the variable */
     off_t                           passed;   /* bytes of the response's body
                                                  that were passed on */
     ngx_http_ratelimit_status_e     status;
@@ -153,11 +156,14 @@ ngx_int_t ngx_http_ratelimit_final_cost(ngx_http_request_t *r,
     ngx_http_ratelimit_limit_t *limit, uint64_t *cost);
 
 /*
- * Which variables have values, and forgets those that have got one since.  The
- * bytes of a value that is in use stay where they are.
+ * Values of variables: as they are, to be noted which were made since, and to
+ * have these forgotten.  The bytes of one that is in use stay where they are.
  */
-u_char *ngx_http_ratelimit_known_values(ngx_http_request_t *r);
-void ngx_http_ratelimit_forget_values(ngx_http_request_t *r, u_char *known);
+ngx_http_variable_value_t *ngx_http_ratelimit_copy_values(
+    ngx_http_request_t *r);
+void ngx_http_ratelimit_note_values(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_variable_value_t *before);
+void ngx_http_ratelimit_forget_values(ngx_http_request_t *r);
 
 /* whether there is capacity to spare, for elastic= */
 ngx_uint_t ngx_http_ratelimit_spare(ngx_http_ratelimit_ctx_t *ctx);

@@ -210,28 +210,28 @@ ngx_http_ratelimit_get_rows(ngx_http_ratelimit_ctx_t *ctx, ngx_uint_t n,
 
 
 /*
- * Limits after authentication, in this location or where the request goes from
- * here, must not find values that were made before it: a "map" keeps the first
- * one.
+ * Limits after authentication must not find values that limits before it have
+ * made, here or where the request came from: a "map" keeps the first one.
  */
 
 static ngx_int_t
 ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_uint_t stage)
 {
-    u_char                          *known;
     ngx_int_t                        rc;
+    ngx_http_variable_value_t       *before;
     ngx_http_ratelimit_main_conf_t  *rmcf;
 
-    known = NULL;
+    before = NULL;
     rmcf = ngx_http_get_module_main_conf(ctx->request,
                                          ngx_http_ratelimit_module);
 
-    if (stage == NGX_HTTP_RATELIMIT_BEFORE_AUTH
-        && (rmcf->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH))
-    {
-        known = ngx_http_ratelimit_known_values(ctx->request);
-        if (known == NULL) {
+    if (stage == NGX_HTTP_RATELIMIT_AFTER_AUTH) {
+        ngx_http_ratelimit_forget_values(ctx->request);
+
+    } else if (rmcf->stages & NGX_HTTP_RATELIMIT_AFTER_AUTH) {
+        before = ngx_http_ratelimit_copy_values(ctx->request);
+        if (before == NULL) {
             return NGX_HTTP_INTERNAL_SERVER_ERROR;
         }
     }
@@ -241,8 +241,8 @@ ngx_http_ratelimit_decide_any(ngx_http_ratelimit_ctx_t *ctx,
 
     /* with another code the request may have been freed */
 
-    if (known != NULL && (rc == NGX_DECLINED || rc == NGX_AGAIN)) {
-        ngx_http_ratelimit_forget_values(ctx->request, known);
+    if (before != NULL && (rc == NGX_DECLINED || rc == NGX_AGAIN)) {
+        ngx_http_ratelimit_note_values(ctx, before);
     }
 
     return rc;

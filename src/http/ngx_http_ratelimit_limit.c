@@ -11,7 +11,9 @@
 #define NGX_HTTP_RATELIMIT_LOGGED_COST  32    /* bytes of a bad one */
 
 
-static ngx_uint_t ngx_http_ratelimit_is_group(ngx_http_variable_t *var);
+static ngx_uint_t ngx_http_ratelimit_is_value(
+    ngx_http_variable_value_t *value, ngx_http_variable_value_t *early);
+static ngx_uint_t ngx_http_ratelimit_is_lasting(ngx_http_variable_t *var);
 static ngx_int_t ngx_http_ratelimit_parse_cost(ngx_str_t *value,
     ngx_uint_t fraction, uint64_t *cost);
 static ngx_uint_t ngx_http_ratelimit_log_cost_due(
@@ -79,58 +81,121 @@ ngx_http_ratelimit_find_rules(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-u_char *
-ngx_http_ratelimit_known_values(ngx_http_request_t *r)
+ngx_http_variable_value_t *
+ngx_http_ratelimit_copy_values(ngx_http_request_t *r)
 {
-    u_char                     *known;
-    ngx_uint_t                  i, n;
+    size_t                      len;
+    ngx_http_variable_value_t  *values;
     ngx_http_core_main_conf_t  *cmcf;
 
     cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
-    n = cmcf->variables.nelts;
+    len = cmcf->variables.nelts * sizeof(ngx_http_variable_value_t);
 
-    known = ngx_pnalloc(r->pool, n);
-    if (known == NULL) {
-        return NULL;
+    values = ngx_palloc(r->pool, len);
+    if (values != NULL) {
+        ngx_memcpy(values, r->variables, len);
     }
 
-    for (i = 0; i < n; i++) {
-        known[i] = r->variables[i].valid || r->variables[i].not_found;
-    }
-
-    return known;
+    return values;
 }
 
 
 void
-ngx_http_ratelimit_forget_values(ngx_http_request_t *r, u_char *known)
+ngx_http_ratelimit_note_values(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_variable_value_t *before)
+{
+    ngx_uint_t                  i;
+    ngx_http_request_t         *r;
+    ngx_http_core_main_conf_t  *cmcf;
+
+    r = ctx->request;
+    cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
+
+    for (i = 0; i < cmcf->variables.nelts; i++) {
+
+        if (!before[i].valid && !before[i].not_found) {
+            before[i] = r->variables[i];
+
+        } else if (ctx->early != NULL) {
+            before[i] = ctx->early[i];
+
+        } else {
+            before[i].valid = 0;
+            before[i].not_found = 0;
+        }
+    }
+
+    ctx->early = before;
+
+    ngx_http_ratelimit_attach_ctx(ctx);
+}
+
+
+void
+ngx_http_ratelimit_forget_values(ngx_http_request_t *r)
 {
     ngx_uint_t                  i;
     ngx_http_variable_t        *vars;
+    ngx_http_ratelimit_ctx_t   *ctx;
     ngx_http_core_main_conf_t  *cmcf;
 
     cmcf = ngx_http_get_module_main_conf(r, ngx_http_core_module);
     vars = cmcf->variables.elts;
+    ctx = NULL;
 
-    for (i = 0; i < cmcf->variables.nelts; i++) {
-        if (!known[i] && !ngx_http_ratelimit_is_group(&vars[i])) {
-            r->variables[i].valid = 0;
-            r->variables[i].not_found = 0;
+    for ( ;; ) {
+        ctx = ngx_http_ratelimit_next_ctx(r, ctx);
+
+        if (ctx == NULL) {
+            return;
         }
+
+        for (i = 0; ctx->early != NULL && i < cmcf->variables.nelts; i++) {
+            if (ngx_http_ratelimit_is_value(&r->variables[i], &ctx->early[i])
+                && !ngx_http_ratelimit_is_lasting(&vars[i]))
+            {
+                r->variables[i].valid = 0;
+                r->variables[i].not_found = 0;
+            }
+        }
+
+        ctx->early = NULL;
     }
 }
 
 
+/* whether this is still that one: "auth_request_set" puts others in place */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_value(ngx_http_variable_value_t *value,
+    ngx_http_variable_value_t *early)
+{
+    return (early->valid || early->not_found)
+           && value->valid == early->valid
+           && value->len == early->len
+           && value->data == early->data;
+}
+
+
 /*
- * Whether it may be a named group of a regular expression, as of a "map", which
+ * Whether it must keep its value: $request_id, of which a request has one, and
+ * what may be a named group of a regular expression, as of a "map", which
  * nothing but another match would set again.  What other directives define has
  * data that says how.
  */
 
 static ngx_uint_t
-ngx_http_ratelimit_is_group(ngx_http_variable_t *var)
+ngx_http_ratelimit_is_lasting(ngx_http_variable_t *var)
 {
-    return (var->flags & NGX_HTTP_VAR_CHANGEABLE) && var->data == 0;
+    ngx_str_t  id = ngx_string("request_id");
+
+    if (var->data != 0) {
+        return 0;
+    }
+
+    return (var->flags & NGX_HTTP_VAR_CHANGEABLE)
+           || (var->name.len == id.len
+               && ngx_strncmp(var->name.data, id.data, id.len) == 0);
 }
 
 
