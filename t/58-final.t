@@ -471,3 +471,62 @@ __DATA__
 [($::bad) x 3, ($::good) x 3]
 --- error_code eval
 [(401) x 3, 200, 200, 429]
+
+
+
+=== TEST 19: a password that an upstream refuses by 403, or before another one
+--- http_config
+    ratelimit_zone $remote_user zone=user19:1m rate=2r/d;
+--- config
+    proxy_intercept_errors on;
+    recursive_error_pages on;
+
+    location /403 { error_page 403 =200 /page.html;
+                    proxy_pass http://127.0.0.1:$server_port/forbidden; }
+    location /name { error_page 403 = @page;
+                     proxy_pass http://127.0.0.1:$server_port/forbidden; }
+    location /again { error_page 401 = @again;
+                      proxy_pass http://127.0.0.1:$server_port/password; }
+    location @again { error_page 404 = @page; rewrite ^ /missing break;
+                      proxy_pass http://127.0.0.1:$server_port; }
+    location @page { ratelimit zone=user19 after_auth;
+                     rewrite ^ /page.html break; }
+    location = /page.html { ratelimit zone=user19 after_auth; }
+
+    location /forbidden { if ($http_authorization !~ ZWNyZXQ) { return 403; } }
+    location /password { auth_basic realm; }
+    location /t { auth_basic realm; ratelimit zone=user19 after_auth;
+                  try_files /index.html =404; }
+--- request eval
+[(map { ("GET /$_") x 3 } qw(403 name again)), ("GET /t") x 3]
+--- more_headers eval
+[($::bad) x 9, ($::good) x 3]
+--- error_code eval
+[(200) x 11, 429]
+
+
+
+=== TEST 20: what one of several servers has refused is not refused
+--- http_config
+    upstream several {
+        server 127.0.0.1:$TEST_NGINX_SERVER_PORT max_fails=0;
+        server 127.0.0.1:$TEST_NGINX_RAND_PORT_1 backup;
+    }
+
+    server {
+        listen 127.0.0.1:$TEST_NGINX_RAND_PORT_1;
+        add_header X-Accel-Redirect /late;
+        return 200;
+    }
+
+    ratelimit_zone $server_name zone=late20:1m rate=2r/d;
+--- config
+    location /t { proxy_next_upstream http_403;
+                  proxy_pass http://several/forbidden; }
+    location /forbidden { return 403; }
+    location /late { ratelimit zone=late20 after_auth;
+                     rewrite ^ /page.html break; }
+--- request eval
+[("GET /t") x 3]
+--- error_code eval
+[200, 200, 429]

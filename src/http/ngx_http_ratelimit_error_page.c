@@ -15,6 +15,7 @@
 static ngx_uint_t ngx_http_ratelimit_at_error_page(
     ngx_http_ratelimit_ctx_t *ctx);
 static ngx_uint_t ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r);
+static ngx_uint_t ngx_http_ratelimit_is_denial(ngx_uint_t status);
 static ngx_uint_t ngx_http_ratelimit_is_before_auth(ngx_http_request_t *r);
 
 
@@ -134,16 +135,46 @@ ngx_http_ratelimit_is_after_auth(ngx_http_request_t *r)
 
 /*
  * Whether the request is at the page of a failed authentication; also by a
- * rewrite, as long as the page keeps the status, or by an upstream.
+ * rewrite, as long as the page keeps the status, or by an upstream, at whatever
+ * page after that.
  */
 
 static ngx_uint_t
 ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r)
 {
-    return r->err_status == NGX_HTTP_UNAUTHORIZED
-           || r->err_status == NGX_HTTP_FORBIDDEN
-           || (r->upstream != NULL
-               && r->upstream->headers_in.status_n == NGX_HTTP_UNAUTHORIZED);
+    ngx_uint_t                  i, n;
+    ngx_http_upstream_state_t  *state;
+
+    if (ngx_http_ratelimit_is_denial(r->err_status)) {
+        return 1;
+    }
+
+    if (r->upstream_states == NULL) {
+        return 0;
+    }
+
+    state = r->upstream_states->elts;
+    n = r->upstream_states->nelts;
+
+    for (i = 0; i < n; i++) {
+
+        /* the last server that was tried, before another upstream */
+
+        if (ngx_http_ratelimit_is_denial(state[i].status)
+            && (i + 1 == n || state[i + 1].peer == NULL))
+        {
+            return 1;
+        }
+    }
+
+    return 0;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_is_denial(ngx_uint_t status)
+{
+    return status == NGX_HTTP_UNAUTHORIZED || status == NGX_HTTP_FORBIDDEN;
 }
 
 
