@@ -34,6 +34,9 @@
  */
 #define RATELIMIT_SKEW          RATELIMIT_SECOND
 
+/* one that lies so much further was damaged: no clock is set back that far */
+#define RATELIMIT_NO_TIME       ((uint64_t) 1 << 48)
+
 #define RATELIMIT_NODELAY       UINT64_MAX
 
 /*

@@ -182,6 +182,9 @@ ratelimit_bucket_load(const ratelimit_rule_t *rule,
     } else if (bucket->since - now <= RATELIMIT_SKEW) {
         bucket->lead = bucket->since - now;
 
+    } else if (bucket->since - now > RATELIMIT_NO_TIME) {
+        return;
+
     } else {
         /* the clock was set back: all that was taken was taken now */
         bucket->since = now;

@@ -40,6 +40,7 @@ static void real_expired(void);
 static void real_always_expires(ratelimit_algorithm_e algorithm);
 static void real_wrong_type(void);
 static void real_garbage(ratelimit_algorithm_e algorithm);
+static void real_text(ratelimit_algorithm_e algorithm);
 static uint64_t real_plant(void);
 static void real_large_garbage(void);
 
@@ -443,6 +444,37 @@ real_wrong_type(void)
 }
 
 
+/* a text as long as a state is none: its time is that of no clock */
+
+static void
+real_text(ratelimit_algorithm_e algorithm)
+{
+    unsigned           admitted;
+    ratelimit_rule_t   rule;
+    ratelimit_item_t   item;
+    ratelimit_shape_t  shape;
+    const char *const  *text;
+
+    static const char *const  texts[] = {
+        "abcdefghijkl", "abcdefghijklmnopqrstuvwxyz", NULL
+    };
+
+    admitted = 0;
+
+    for (text = texts; *text != NULL; text++) {
+        real_rule(&item, &shape, &rule, algorithm);
+        freeReplyObject(redisCommand(redis, "SET text %s", *text));
+
+        admitted += (real_one(&item, "text") && item.verdict.allowed
+                     && item.verdict.remaining == rule.capacity - 1
+                     && real_number("STRLEN", "text") == 12);
+    }
+
+    tap_ok(admitted == 2, "%s: a text is replaced",
+           ratelimit_algorithms[algorithm]->name);
+}
+
+
 /* a state of any bytes gives a valid verdict, and gets an expiry */
 
 static void
@@ -627,6 +659,8 @@ main(int argc, char **argv)
         real_garbage(i);
     }
 
+    real_text(RATELIMIT_TOKEN_BUCKET);
+    real_text(RATELIMIT_LEAKY_BUCKET);
     real_large_garbage();
 
     redisFree(redis);

@@ -34,6 +34,12 @@ elseif state and #state == 26 then
     since, taken, epoch, last, earlier = unpack('<I7I5I4I5I5', state)
 end
 
+-- bytes that no bucket has written; no clock is set back by nine years
+
+if since - now > 281474976710656 then
+    since, taken, epoch, last, earlier = 0, 0, 0, 0, 0
+end
+
 -- the epoch that is now, or that of a clock that was a little ahead; what was
 -- reserved before the last one is forgotten
 
