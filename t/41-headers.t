@@ -558,7 +558,24 @@ text
 
 
 
-=== TEST 27: an upstream's wait is not that of an admitted request
+=== TEST 27: a limit that admits any number of them does not
+--- http_config
+    ratelimit_zone $arg_k zone=seen27:1m rate=1r/h;
+    ratelimit_zone $arg_k zone=left27:1m rate=5r/h;
+--- config
+    location /take { ratelimit zone=seen27; empty_gif; }
+    location /t { ratelimit zone=seen27 cost=0; ratelimit zone=left27;
+                  ratelimit_headers ietf; empty_gif; }
+    location /look { ratelimit zone=left27 cost=0; ratelimit zone=seen27 cost=0;
+                     ratelimit_headers ietf; empty_gif; }
+--- request eval
+["GET /take?k=a", "GET /t?k=a", "GET /look?k=a"]
+--- response_headers_like eval
+["", "RateLimit: \"left27\";r=4;.*", "RateLimit: \"seen27\";r=0;.*"]
+
+
+
+=== TEST 28: an upstream's wait is not that of an admitted request
 --- http_config
     ratelimit_zone $arg_k zone=wait:1m rate=2r/h;
 --- config
@@ -581,7 +598,7 @@ text
 
 
 
-=== TEST 28: the quota of a bucket is what may be used at once
+=== TEST 29: the quota of a bucket is what may be used at once
 --- http_config
     ratelimit_zone $arg_k zone=leaky28:1m rate=1r/s algorithm=leaky_bucket;
     ratelimit_zone $arg_k zone=slow28:1m rate=7r/m algorithm=leaky_bucket;
@@ -609,7 +626,7 @@ text
 
 
 
-=== TEST 29: a stage whose only limit has a malformed rate has no policy
+=== TEST 30: a stage whose only limit has a malformed rate has no policy
 --- http_config
     ratelimit_zone $arg_k zone=malformed29:1m rate=$arg_r;
     ratelimit_zone $arg_k zone=fine29:1m rate=2r/h;

@@ -100,11 +100,17 @@ ratelimit_tighter(const ratelimit_item_t *one, const ratelimit_item_t *two)
         return b->allowed;
     }
 
-    if (a->allowed) {
-        return ratelimit_requests_left(one) < ratelimit_requests_left(two);
+    if (!a->allowed) {
+        return a->retry_after > b->retry_after;
     }
 
-    return a->retry_after > b->retry_after;
+    /* without a cost it admits any number of further requests */
+
+    if (!one->cost != !two->cost) {
+        return one->cost != 0;
+    }
+
+    return ratelimit_requests_left(one) < ratelimit_requests_left(two);
 }
 
 

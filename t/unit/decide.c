@@ -299,7 +299,16 @@ decide_test_tightest(void)
     item[0].cost = 0;
     item[1].cost = 40;
     tap_ok(ratelimit_tightest(item, 3) == 1,
-           "without a cost units are requests");
+           "without a cost any number is left");
+
+    item[0].cost = 1;
+    item[1].cost = 0;
+    item[1].verdict.remaining = 1;
+    item[2].cost = 0;
+    item[2].verdict.remaining = 0;
+    tap_ok(ratelimit_tightest(item, 3) == 0, "even of one that has none left");
+    tap_ok(ratelimit_tightest(item + 1, 2) == 1,
+           "the fewest units speak if all are without a cost");
 }
 
 
