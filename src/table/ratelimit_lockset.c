@@ -12,6 +12,8 @@ static void ratelimit_lockset_locate(ratelimit_item_t *items,
     ratelimit_lockset_t *set);
 static int ratelimit_lockset_find(ratelimit_item_t *items,
     ratelimit_lockset_t *set);
+static void ratelimit_lockset_find_slot(ratelimit_place_t *place,
+    const ratelimit_rule_t *rule);
 static int ratelimit_lockset_lock_once(ratelimit_lockset_t *set);
 static void ratelimit_lockset_release(ratelimit_lockset_t *set);
 static void ratelimit_lockset_sort(ratelimit_place_t *places, size_t n);
@@ -90,20 +92,23 @@ ratelimit_lockset_find(ratelimit_item_t *items, ratelimit_lockset_t *set)
         place = &set->places[i];
 
         ratelimit_lockset_tick(place->segment, set->clock);
-
-        (void) ratelimit_slot_find(place,
-                                   place->segment - place->active->segments,
-                                   items[i].rule->period,
-                                   place->active->kind.where);
+        ratelimit_lockset_find_slot(place, items[i].rule);
     }
 
     for (i = 0; i < set->n; i++) {
         place = &set->places[i];
 
-        if (place->slot == NULL && place->active->older
-            && !ratelimit_migrate_counter(place, items[i].rule, set))
-        {
-            return 0;
+        if (place->slot == NULL && place->active->older) {
+
+            /* a look at the same counter, at another cost, may have moved it */
+
+            ratelimit_lockset_find_slot(place, items[i].rule);
+
+            if (place->slot == NULL
+                && !ratelimit_migrate_counter(place, items[i].rule, set))
+            {
+                return 0;
+            }
         }
 
         if (place->active != place->table) {
@@ -112,6 +117,16 @@ ratelimit_lockset_find(ratelimit_item_t *items, ratelimit_lockset_t *set)
     }
 
     return 1;
+}
+
+
+static void
+ratelimit_lockset_find_slot(ratelimit_place_t *place,
+    const ratelimit_rule_t *rule)
+{
+    (void) ratelimit_slot_find(place,
+                               place->segment - place->active->segments,
+                               rule->period, place->active->kind.where);
 }
 
 

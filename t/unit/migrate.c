@@ -12,6 +12,7 @@
 
 
 static void migrate_chain(void);
+static void migrate_looks(ratelimit_algorithm_e algorithm);
 
 
 /* which tables are in the chain, and when one leaves it */
@@ -56,6 +57,50 @@ migrate_chain(void)
 }
 
 
+/* looks at one counter with several costs: the first of them moves it */
+
+static void
+migrate_looks(ratelimit_algorithm_e algorithm)
+{
+    int                i;
+    fleet_t            old, new;
+    ratelimit_clock_t  clock;
+    ratelimit_item_t   items[2];
+    ratelimit_place_t  places[2];
+
+    memset(&old, 0, sizeof(fleet_t));
+    old.n = 1;
+    old.rules[0] = fleet_rule(1, 3600);
+    fleet_open(&old, 1 << 20, algorithm, fleet_buckets(algorithm));
+
+    (void) fleet_hit(&old, 1);
+
+    new = old;
+    fleet_open(&new, 2 << 20, algorithm, fleet_buckets(algorithm));
+    new.table.older = &old.table;
+    ratelimit_table_seal(&new.table, new.now);
+
+    memset(items, 0, sizeof(items));
+
+    for (i = 0; i < 2; i++) {
+        items[i].rule = &new.rules[0];
+        items[i].cost = i;
+        places[i].table = &new.table;
+        fleet_hash(&new, 1, &places[i].hash);
+    }
+
+    clock.now = new.now;
+    clock.wall = new.now;
+
+    ratelimit_table_peek(items, places, 2, &clock, new.me);
+
+    tap_ok(items[0].verdict.remaining == 0 && !items[1].verdict.allowed
+           && items[1].verdict.retry_after,
+           "%s: two looks at a counter that moves see the same",
+           ratelimit_algorithms[algorithm]->name);
+}
+
+
 int
 main(void)
 {
@@ -79,6 +124,11 @@ main(void)
 
     migrate_pair(40);
     migrate_chain();
+
+    migrate_looks(RATELIMIT_FIXED_WINDOW);
+    migrate_looks(RATELIMIT_SLIDING_WINDOW);
+    migrate_looks(RATELIMIT_SLIDING_LOG);
+    migrate_looks(RATELIMIT_TOKEN_BUCKET);
 
     return tap_done();
 }
