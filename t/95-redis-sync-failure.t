@@ -28,6 +28,9 @@ my $between = ScriptedRedis->start(upstream => $redis, parts => {
     lost => sub { my ($command, $reply) = @_;
                   return $command->[0] =~ /^EVAL/ ? ['close'] : $reply },
     unreachable => sub { return ['close'] },
+    slow => sub { my ($command, $reply) = @_;
+                  return ['wait', $command->[0] =~ /^EVAL/ ? 0.03 : 0],
+                         $reply },
 }, deaf => { unreachable => sub { 1 } });
 
 subtest 'killed workers' => \&killed;
@@ -41,6 +44,7 @@ subtest 'more times than memory' => \&times;
 subtest 'more keys than memory' => \&full;
 subtest 'late reports' => \&late;
 subtest 'reports in time' => \&in_time;
+subtest 'more keys than an interval has time for' => \&slow;
 subtest 'what must be asked' => \&must_be_asked;
 subtest 'reload' => \&reload;
 subtest 'another size' => \&resize;
@@ -521,6 +525,34 @@ END
         return $n >= 8;
     }, 'reports');
     cmp_ok($m, '>=', $n - 2, 'a report every 501ms');
+}
+
+
+# keys that are used all the time are reported, wherever in memory they are
+
+sub slow {
+    my $gateway = gateway(port => $between->{port}, sync => '10ms',
+                          workers => 1, size => '4m', timeout => '10s');
+    my @keys = map { "slow-$_" } 1 .. 500;
+    my %all = (connections => 16, requests => [map { ['/', $_] } @keys]);
+
+    $gateway->load(%all);
+    Gateway::await(sub { !figures($gateway)->{pending} }, 'reports');
+    is(sum0(map { counted($_) } @keys), 500, 'each is known');
+    $between->play('slow');
+
+    my ($rounds, @others) = (0, @keys);
+
+    while (@others && $rounds < 200) {
+        $rounds++;
+        $gateway->load(%all);
+        @others = grep { counted($_) == 1 } @others;
+    }
+
+    is(scalar @others, 0, 'and is reported while all are used');
+    $between->play('honest');
+    Gateway::await(sub { !figures($gateway)->{pending} }, 'reports');
+    is(sum0(map { counted($_) } @keys), 500 * ($rounds + 1), 'all is counted');
 }
 
 

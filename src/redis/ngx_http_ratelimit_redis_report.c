@@ -258,8 +258,10 @@ ngx_http_ratelimit_redis_report_handler(ngx_event_t *ev)
 
     ratelimit_ledger_stay(&sync->ledger, ngx_http_ratelimit_self);
 
-    if (ratelimit_ledger_due(&sync->ledger,
-                             (uint64_t) ngx_current_msec * 1000))
+    /* a round that lasts longer goes on: its last counters would never come */
+
+    if (ratelimit_ledger_due(&sync->ledger, (uint64_t) ngx_current_msec * 1000)
+        && !sync->more)
     {
         sync->cursor = 0;
         sync->more = 1;
