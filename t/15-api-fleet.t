@@ -127,6 +127,14 @@ subtest 'Redis is down' => sub {
     is($two->ask('DELETE /api/zones/far/keys/b')->{status}, 503, 'no reset');
 };
 
+subtest 'Redis is back, and there are no requests' => sub {
+    $redis->restart;
+
+    ok(Gateway::await(sub {
+        $one->ask('GET /api/metrics')->{body} =~ /_redis_up\{.*\} 1$/m;
+    }, 'a server that is up'), 'looks find out');
+};
+
 is($_->complaints, '', 'no complaints') for @gateways;
 
 done_testing();

@@ -430,8 +430,20 @@ sub not_served {
     is(join(' ', map { $_->{status} } @answers), join(' ', (503) x 9),
        'fail=closed');
 
+    my $down = sub {
+        return $clients[0]->ask('GET /api/redis')->{body} =~ /"up":\s*false/;
+    };
+
+    Gateway::await(sub {
+        $clients[0]->ask('GET /one', 'X-Key: ' . rand);
+        return $down->();
+    }, 'a node that is marked down');
+
     $primary->call('CLUSTER', 'ADDSLOTS', $slot);
     $cluster->await_ok;
+
+    ok(Gateway::await(sub { !$down->() }, 'nodes that are up'),
+       'looks find out that it is well, without requests');
 
     my $watch = Stopwatch->start;
 

@@ -435,6 +435,10 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
 
     ngx_http_ratelimit_redis_copy_figures(shared, figures);
 
+    if (!figures->up) {
+        ngx_http_ratelimit_redis_try(redis, n);
+    }
+
     if (n == 0) {
         ngx_http_ratelimit_redis_report_figures(redis, figures);
     }

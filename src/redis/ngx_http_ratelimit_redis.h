@@ -555,11 +555,15 @@ ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_resets(
 uint16_t ngx_http_ratelimit_redis_resets_slot(void);
 
 /*
- * A command that shows whether the server of another command can write, in the
- * same hash slot; NULL without memory.
+ * A command that shows whether the server can write, in a cluster in the hash
+ * slot of the tag, which is empty otherwise; NULL without memory.
  */
 ngx_http_ratelimit_redis_command_t *ngx_http_ratelimit_redis_create_probe(
-    ngx_http_ratelimit_redis_command_t *command);
+    ngx_http_ratelimit_redis_server_t *server, uint16_t slot, ngx_str_t *tag);
+
+/* that of the first key of a command, with its braces */
+void ngx_http_ratelimit_redis_find_tag(
+    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *tag);
 
 /* the message of the command: with its script's hash, or the whole script */
 void ngx_http_ratelimit_redis_set_evalsha(
@@ -648,6 +652,11 @@ ngx_int_t ngx_http_ratelimit_redis_undo(
  */
 ngx_int_t ngx_http_ratelimit_redis_send(
     ngx_http_ratelimit_redis_command_t *command);
+
+/* a probe without a command, if the server is marked down and it is time */
+void ngx_http_ratelimit_redis_send_probe(
+    ngx_http_ratelimit_redis_server_t *server, uint16_t slot, ngx_str_t *tag,
+    ngx_http_ratelimit_redis_reply_pt handler);
 
 /*
  * Sends the command once more, before the same deadline, to the server that is
@@ -753,6 +762,10 @@ void ngx_http_ratelimit_redis_on_timeout(
 
 /* of items that have a cost */
 void ngx_http_ratelimit_redis_send_refund(ngx_http_ratelimit_query_t *q);
+
+/* a server that is down, the n'th as that of get_figures, is tried again */
+void ngx_http_ratelimit_redis_try(ngx_http_ratelimit_redis_t *redis,
+    ngx_uint_t n);
 
 /* sends a command; it is freed if that fails */
 ngx_int_t ngx_http_ratelimit_redis_send_rows(

@@ -75,8 +75,6 @@ static ngx_uint_t ngx_http_ratelimit_redis_slot_of(
     ngx_http_ratelimit_redis_t *redis, u_char *name, size_t len);
 static ngx_uint_t ngx_http_ratelimit_redis_slot(
     ngx_http_ratelimit_redis_t *redis, ngx_str_t *key);
-static void ngx_http_ratelimit_redis_find_tag(
-    ngx_http_ratelimit_redis_command_t *command, ngx_str_t *name);
 static ngx_uint_t ngx_http_ratelimit_redis_concerns(ratelimit_item_t *item,
     ratelimit_script_e op);
 static size_t ngx_http_ratelimit_redis_measure(
@@ -301,23 +299,19 @@ ngx_http_ratelimit_redis_resets_slot(void)
 
 ngx_http_ratelimit_redis_command_t *
 ngx_http_ratelimit_redis_create_probe(
-    ngx_http_ratelimit_redis_command_t *command)
+    ngx_http_ratelimit_redis_server_t *server, uint16_t slot, ngx_str_t *tag)
 {
-    ngx_str_t                            name;
+    ngx_str_t                           *prefix;
     ngx_http_ratelimit_redis_command_t  *probe;
 
-    name = command->server->redis->prefix;
-
-    if (command->server->redis->cluster) {
-        ngx_http_ratelimit_redis_find_tag(command, &name);
-    }
+    prefix = &server->redis->prefix;
 
     probe = ngx_alloc(sizeof(ngx_http_ratelimit_redis_command_t)
                       + sizeof("*4" CRLF "$4" CRLF "EVAL" CRLF)
                       + NGX_HTTP_RATELIMIT_REDIS_FRAME
                       + sizeof(NGX_HTTP_RATELIMIT_REDIS_PROBE)
                       + sizeof("$1" CRLF "1" CRLF "probe" CRLF)
-                      + NGX_HTTP_RATELIMIT_REDIS_FRAME + name.len,
+                      + NGX_HTTP_RATELIMIT_REDIS_FRAME + prefix->len + tag->len,
                       ngx_cycle->log);
     if (probe == NULL) {
         return NULL;
@@ -325,16 +319,17 @@ ngx_http_ratelimit_redis_create_probe(
 
     ngx_memzero(probe, sizeof(ngx_http_ratelimit_redis_command_t));
 
-    probe->server = command->server;
-    probe->slot = command->slot;
+    probe->server = server;
+    probe->slot = slot;
     probe->probe = 1;
 
     probe->last = ngx_sprintf(probe->data,
                               "*4" CRLF "$4" CRLF "EVAL" CRLF
                               "$%uz" CRLF NGX_HTTP_RATELIMIT_REDIS_PROBE CRLF
-                              "$1" CRLF "1" CRLF "$%uz" CRLF "%Vprobe" CRLF,
+                              "$1" CRLF "1" CRLF "$%uz" CRLF "%V%Vprobe" CRLF,
                               sizeof(NGX_HTTP_RATELIMIT_REDIS_PROBE) - 1,
-                              name.len + sizeof("probe") - 1, &name);
+                              prefix->len + tag->len + sizeof("probe") - 1,
+                              prefix, tag);
 
     ngx_http_ratelimit_redis_set_evalsha(probe);
 
@@ -342,13 +337,17 @@ ngx_http_ratelimit_redis_create_probe(
 }
 
 
-/* of the first key, up to the brace that ends the tag */
-
-static void
+void
 ngx_http_ratelimit_redis_find_tag(ngx_http_ratelimit_redis_command_t *command,
-    ngx_str_t *name)
+    ngx_str_t *tag)
 {
     u_char  *p, *end;
+
+    ngx_str_null(tag);
+
+    if (!command->server->redis->cluster) {
+        return;
+    }
 
     /* the prefix has no braces, nor has what stands before it */
 
@@ -356,8 +355,8 @@ ngx_http_ratelimit_redis_find_tag(ngx_http_ratelimit_redis_command_t *command,
     end = p ? ngx_strlchr(p, command->last, '}') : NULL;
 
     if (end != NULL) {
-        name->data = p - name->len;
-        name->len = end + 1 - name->data;
+        tag->data = p;
+        tag->len = end + 1 - p;
     }
 }
 

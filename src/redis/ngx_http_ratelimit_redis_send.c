@@ -14,6 +14,9 @@
 
 static ngx_int_t ngx_http_ratelimit_redis_probe(
     ngx_http_ratelimit_redis_command_t *command);
+static ngx_int_t ngx_http_ratelimit_redis_transmit_probe(
+    ngx_http_ratelimit_redis_server_t *server, uint16_t slot, ngx_str_t *tag,
+    ngx_http_ratelimit_redis_reply_pt handler);
 static ngx_int_t ngx_http_ratelimit_redis_transmit(
     ngx_http_ratelimit_redis_command_t *command, ratelimit_breaker_e permit);
 static void ngx_http_ratelimit_redis_start(
@@ -73,16 +76,42 @@ ngx_http_ratelimit_redis_send(ngx_http_ratelimit_redis_command_t *command)
 static ngx_int_t
 ngx_http_ratelimit_redis_probe(ngx_http_ratelimit_redis_command_t *command)
 {
+    ngx_str_t  tag;
+
+    ngx_http_ratelimit_redis_find_tag(command, &tag);
+
+    return ngx_http_ratelimit_redis_transmit_probe(command->server,
+                                                   command->slot, &tag,
+                                                   command->message.handler);
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_redis_transmit_probe(
+    ngx_http_ratelimit_redis_server_t *server, uint16_t slot, ngx_str_t *tag,
+    ngx_http_ratelimit_redis_reply_pt handler)
+{
     ngx_http_ratelimit_redis_command_t  *probe;
 
-    probe = ngx_http_ratelimit_redis_create_probe(command);
+    probe = ngx_http_ratelimit_redis_create_probe(server, slot, tag);
     if (probe == NULL) {
         return NGX_ERROR;
     }
 
-    probe->message.handler = command->message.handler;
+    probe->message.handler = handler;
 
     return ngx_http_ratelimit_redis_transmit(probe, RATELIMIT_BREAKER_PROBE);
+}
+
+
+void
+ngx_http_ratelimit_redis_send_probe(ngx_http_ratelimit_redis_server_t *server,
+    uint16_t slot, ngx_str_t *tag, ngx_http_ratelimit_redis_reply_pt handler)
+{
+    if (ngx_http_ratelimit_redis_permit(server) == RATELIMIT_BREAKER_PROBE) {
+        (void) ngx_http_ratelimit_redis_transmit_probe(server, slot, tag,
+                                                       handler);
+    }
 }
 
 

@@ -171,6 +171,51 @@ ngx_http_ratelimit_redis_is_up(ngx_http_ratelimit_zone_t *zone)
 }
 
 
+/*
+ * Without requests only a look finds out that a server is up again.  In a
+ * cluster the probe needs a tag of one of the node's hash slots: one in about
+ * as many as there are nodes.
+ */
+
+void
+ngx_http_ratelimit_redis_try(ngx_http_ratelimit_redis_t *redis, ngx_uint_t n)
+{
+    u_char                            text[sizeof("{65535}")];
+    uint16_t                          slot;
+    ngx_str_t                         tag;
+    ngx_uint_t                        i;
+    ngx_http_ratelimit_redis_node_t  *node;
+
+    slot = 0;
+    ngx_str_null(&tag);
+
+    if (redis->nodes != NULL) {
+        node = n ? ngx_http_ratelimit_redis_nodes_get(redis->nodes, n - 1)
+                 : NULL;
+        if (node == NULL) {
+            return;
+        }
+
+        n = node - redis->nodes->directory->nodes + 1;
+    }
+
+    for (i = 0; redis->cluster && i < 65536; i++) {
+        tag.data = text;
+        tag.len = ngx_sprintf(text, "{%ui}", i) - text;
+
+        slot = (uint16_t) ratelimit_cluster_slot(text + 1, tag.len - 2, "", 0);
+
+        if (redis->nodes->directory->map[slot] == n) {
+            break;
+        }
+    }
+
+    ngx_http_ratelimit_redis_send_probe(
+                               ngx_http_ratelimit_redis_route(redis, slot),
+                               slot, &tag, ngx_http_ratelimit_redis_on_message);
+}
+
+
 /* NGX_AGAIN if the query waits for the reply */
 
 static ngx_int_t
