@@ -35,15 +35,28 @@ my %HANDLER = (
     'three fields against three add_header' => [1],
 );
 
-# instructions that statistics add
+# instructions that statistics add to a handler
 
 my %STATISTICS = (
     'statistics, sliding_window' => 15,
     'statistics, two_rates' => 15,
+    'statistics, two_zones' => 15,
+    'statistics, three_zones' => 15,
+    'statistics, one_of_two' => 15,
     'statistics, refused' => 15,
+    'statistics, refused_first' => 15,
+    'statistics, refused_second' => 15,
     'statistics, soft' => 15,
+    'statistics, delayed' => 15,
     'statistics, dry_run' => 15,
+    'statistics, dry_two' => 15,
     'statistics, dry_refused' => 15,
+    'statistics, bypassed' => 15,
+    'statistics, bypassed_two' => 15,
+
+    # two handlers: one limit has passed before authentication
+
+    'statistics, bypassed_later' => 30,
 
     # with the list of refused keys: one that is in it, and new ones
 

@@ -133,6 +133,8 @@ subtest 'what is gone, and comes back' => \&kept;
 subtest 'another limit is not taken for one that is gone' => \&others;
 subtest 'many limits' => \&many;
 subtest 'resets while they are read' => \&resets;
+subtest 'limits that are decided at once' => \&together;
+subtest 'many of these' => \&many_together;
 
 is($gateway->complaints, '', 'no complaints');
 
@@ -387,6 +389,232 @@ END
 
     is(scalar @shown, 5 * 12 * 100, 'all are answered');
     is(scalar(grep { /:\d{10}/ } @shown), 0, 'none went below 0');
+    is($gateway->complaints, '', 'no complaints');
+}
+
+
+# each limit counts what it says by itself, whatever the others of a block say;
+# blocks come and go
+
+sub together {
+    my %rate = (a => 3, b => 5, c => 8);
+    my %block = (
+        a => ['a'],
+        ab => ['a', 'b'],
+        ba => ['b', 'a'],
+        abc => ['a', 'b', 'c'],
+        later => ['a', 'b later', 'c later'],
+        dry => ['a', 'b'],
+        two => ['d', 'a'],      # d has two rates
+    );
+    my @paths = sort keys %block;
+
+    $rate{d} = 4;
+
+    my $config = sub {
+        my %there = map { $_ => 1 } @_;
+        my $zones = join '', map { "ratelimit_zone \$arg_$_ zone=$_:1m "
+                                   . "rate=$rate{$_}r/h "
+                                   . ($_ eq 'd' ? "rate=99r/d;\n" : ";\n") }
+                             sort keys %rate;
+        my $locations = join '', map {
+            my $limits = join '', map { "ratelimit zone=$_;\n" }
+                                  map { s/later/after_auth/r } @{$block{$_}};
+            my $dry = $_ eq 'dry' ? 'ratelimit_dry_run on;' : '';
+
+            "location = /$_ { "
+            . ($there{$_} ? "$limits $dry ratelimit_bypass \$arg_free;" : '')
+            . " empty_gif; }\n"
+        } @paths;
+
+        return <<"END";
+$zones
+add_header X-Status \$ratelimit_status always;
+server {
+    listen 127.0.0.1:PORT reuseport;
+    $locations
+    location /api/ { ratelimit_api; }
+}
+END
+    };
+
+    my $gateway = Gateway->start(workers => WORKERS, http => $config->(@paths));
+    my $clients = Clients->new($gateway->{port});
+    my (%used, %want);
+
+    # what each limit says of a request, stage by stage
+
+    my $decide = sub {
+        my ($path, $key) = @_;
+
+        my @limits = @{$block{$path}};
+        my @before = grep { $key->{$_} } grep { !/later/ } @limits;
+        my @after = grep { $key->{$_} } map { /(\w) later/ } @limits;
+
+        if ($key->{free}) {
+            $want{$_}{bypassed}++ for map { substr $_, 0, 1 } @limits;
+            return 'BYPASSED';
+        }
+
+        my ($status, @charged);
+
+        for my $stage (\@before, \@after) {
+            my %refuses = map { my $used = $used{$_}{$key->{$_}} // 0;
+                                ($_ => $used >= $rate{$_}) } @$stage;
+            my $refused = grep { $_ } values %refuses;
+            my $how = $path eq 'dry' ? 'rejected_dry_run' : 'rejected';
+
+            $want{$_}{$refuses{$_} ? $how : 'passed'}++ for @$stage;
+
+            if ($refused) {
+                $used{$_}{$key->{$_}}-- for $how eq 'rejected' ? @charged : ();
+                return uc $how;
+            }
+
+            $used{$_}{$key->{$_}}++ for @$stage;
+            push @charged, @$stage;
+            $status = 'PASSED' if @$stage;
+        }
+
+        return $status;
+    };
+
+    my ($round, @wrong) = (0);
+    my $some = sub {
+        my @sent;
+
+        $round++;
+
+        for my $n (0 .. CLIENTS - 1) {
+            my $client = $clients->connect;
+            my %key = map { $_ => "$_-$round-$n" } keys %rate;
+
+            # all keys; keys of which some are new each time; some have none
+
+            for my $i (0 .. 9) {
+                for my $path (@paths) {
+                    my %own = %key;
+
+                    $own{(qw(a b c d))[$n % 4]} .= "-$i-$path" if $n % 3 == 1;
+                    delete $own{(qw(a b c d))[$n % 4]} if $n % 3 == 2;
+                    $own{free} = 1 if $i == 7;
+
+                    push @{$client->{asked}}, [$path, \%own];
+                    $client->{text} .= $clients->text(
+                        "GET /$path?" . join '&', map { "$_=$own{$_}" }
+                                                  sort keys %own);
+                }
+            }
+
+            $client->{expected} = @{$client->{asked}};
+            push @sent, $client;
+        }
+
+        Clients::put($_, $_->{text}) for @sent;
+        Clients::await_answers(scalar @sent, @sent);
+
+        for my $client (@sent) {
+            for my $answer (@{$client->{answers}}) {
+                my ($path, $key) = @{shift @{$client->{asked}}};
+                my $status = $answer->{field}{'x-status'};
+
+                next if !grep { $_ eq $path } @_;
+
+                my $expected = $decide->($path, $key) // '';
+
+                push @wrong, "$path: $status, not $expected"
+                    if ($status // '') ne $expected;
+            }
+        }
+    };
+    my $counted = sub {
+        my ($name, @there) = @_;
+
+        my $zones = decode_json($clients->ask('GET /api/zones')->{body});
+        my %used = map { substr($_, 0, 1) => 1 } map { @{$block{$_}} } @there;
+        my %shown = map { $_ => $want{$_} } keys %used;
+        my %got;
+
+        for my $zone (@{$zones->{zones}}) {
+            my %requests = %{$zone->{requests}};
+
+            $got{$zone->{zone}} = { map { $_ => $requests{$_} }
+                                    grep { $requests{$_} } keys %requests };
+        }
+
+        delete @got{grep { !$used{$_} } keys %got};
+
+        is_deeply(\%got, \%shown, "$name: each limit by itself");
+        is("@wrong[0 .. ($#wrong < 2 ? $#wrong : 2)]", '', "$name: statuses");
+    };
+
+    $some->(@paths);
+    $counted->('at first', @paths);
+
+    for my $there (['a', 'dry'], [qw(ab later)], ['two'], \@paths) {
+        $gateway->hup($config->(@$there));
+        Gateway::await(sub { $gateway->settled }, 'the reload');
+        $counted->("@$there, before", @$there);
+        $some->(@$there);
+        $counted->("@$there", @$there);
+    }
+
+    is($gateway->complaints, '', 'no complaints');
+}
+
+
+# what was counted for all limits of a block at once stays when there is no room
+# for blocks that are gone
+
+sub many_together {
+    my $config = sub {
+        my ($letter) = @_;
+
+        my $limits = join '', map { "location = /$letter$_ { "
+                                    . "ratelimit zone=all; "
+                                    . "ratelimit zone=many name=$letter$_ "
+                                    . "rate=1r/h; empty_gif; }\n" }
+                              1 .. MANY / 4;
+        return <<"END";
+ratelimit_zone localhost zone=all:1m rate=1000000r/h;
+ratelimit_zone localhost zone=many:4m rate=1r/h;
+server { listen 127.0.0.1:PORT; $limits location /api/ { ratelimit_api; } }
+END
+    };
+    my $gateway = Gateway->start(workers => 1, http => $config->('m'));
+    my $clients = Clients->new($gateway->{port});
+    my $all = 0;
+
+    for my $letter ('n' .. 's') {
+
+        # the former worker answers when its blocks are gone, and others there
+
+        my $late = $clients->connect;
+
+        $late->{expected} = 1;
+        Clients::put($late, $clients->text('GET /api/zones/all')
+                            =~ s/\r\n\z//r);
+        $clients->ask('GET /api/zones');
+
+        $gateway->reload($config->($letter));
+        $clients->series(map { (["GET /$letter$_"]) x 2 } 1 .. MANY / 4);
+        Clients::put($late, "\r\n");
+        Clients::await_answers(1, $late);
+
+        my $former = decode_json($late->{answers}[0]{body});
+
+        is($former->{requests}{passed}, $all, "$letter: the former worker");
+        Gateway::await(sub { $gateway->settled }, 'other limits');
+        $all += MANY / 2;
+
+        my ($limit, undef, $sum) = figures($clients);
+        my $zone = decode_json($clients->ask('GET /api/zones/all')->{body});
+
+        is_deeply([@{$sum}{qw(passed rejected)}], [MANY / 4, MANY / 4],
+                  "$letter: limits that are there");
+        is($zone->{requests}{passed}, $all, 'the limit of all blocks');
+    }
+
     is($gateway->complaints, '', 'no complaints');
 }
 

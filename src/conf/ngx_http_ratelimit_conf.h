@@ -28,6 +28,7 @@
 /* when limits are decided, a bit each */
 #define NGX_HTTP_RATELIMIT_BEFORE_AUTH    0x0001
 #define NGX_HTTP_RATELIMIT_AFTER_AUTH     0x0002
+#define NGX_HTTP_RATELIMIT_BOTH_STAGES    0x0003
 
 /* rates in the value of a variable */
 #define NGX_HTTP_RATELIMIT_MAX_RATES      8
@@ -150,6 +151,10 @@ typedef struct {
     ngx_uint_t                      nrules_after;
     ngx_uint_t                      nmatches; /* limits that have rules= */
     ngx_uint_t                      stages;
+    ngx_http_ratelimit_use_t       *rings[NGX_HTTP_RATELIMIT_BOTH_STAGES + 1];
+                                              /* by stages: limits that are all
+                                                 of these; NULL: there is no
+                                                 such ring */
     ngx_uint_t                      simple;   /* each limit has a variable as
                                                  its key, rates that are known,
                                                  cost 1, and nothing else */

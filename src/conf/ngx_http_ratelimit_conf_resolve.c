@@ -26,6 +26,8 @@ static void ngx_http_ratelimit_warn_unused(ngx_conf_t *cf,
     ngx_http_ratelimit_main_conf_t *rmcf);
 static ngx_int_t ngx_http_ratelimit_resolve_set(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
+static void ngx_http_ratelimit_find_ring(ngx_http_ratelimit_set_t *set,
+    ngx_uint_t stage, ngx_uint_t nrules);
 static ngx_int_t ngx_http_ratelimit_count_rules(ngx_conf_t *cf,
     ngx_http_ratelimit_set_t *set);
 static ngx_uint_t ngx_http_ratelimit_is_simple(ngx_conf_t *cf,
@@ -276,7 +278,47 @@ ngx_http_ratelimit_count_rules(ngx_conf_t *cf, ngx_http_ratelimit_set_t *set)
         }
     }
 
+    ngx_http_ratelimit_find_ring(set, NGX_HTTP_RATELIMIT_BEFORE_AUTH,
+                                 set->nrules_before);
+    ngx_http_ratelimit_find_ring(set, NGX_HTTP_RATELIMIT_AFTER_AUTH,
+                                 set->nrules_after);
+
     return NGX_OK;
+}
+
+
+/* limits of a stage that are counted at once */
+
+static void
+ngx_http_ratelimit_find_ring(ngx_http_ratelimit_set_t *set, ngx_uint_t stage,
+    ngx_uint_t nrules)
+{
+    ngx_uint_t                   i, n;
+    ngx_http_ratelimit_use_t    *uses[NGX_HTTP_RATELIMIT_RING];
+    ngx_http_ratelimit_limit_t  *limits;
+
+    limits = set->limits.elts;
+    n = 0;
+
+    for (i = 0; i < set->limits.nelts; i++) {
+
+        if (limits[i].stage != stage) {
+            continue;
+        }
+
+        /* which counters rule files mean depends on the request */
+
+        if (limits[i].domain != NULL || n == NGX_HTTP_RATELIMIT_RING) {
+            return;
+        }
+
+        uses[n++] = &limits[i].use;
+    }
+
+    if (n) {
+        ngx_http_ratelimit_statistics_join(uses, n, nrules);
+        set->rings[stage] = uses[0];
+    }
 }
 
 

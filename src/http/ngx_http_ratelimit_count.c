@@ -16,7 +16,7 @@ static ngx_http_ratelimit_status_e ngx_http_ratelimit_refusal_status(
     ngx_uint_t i, ngx_uint_t last);
 
 
-void
+ngx_int_t
 ngx_http_ratelimit_count_pass(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q)
 {
@@ -32,10 +32,11 @@ ngx_http_ratelimit_count_pass(ngx_http_ratelimit_ctx_t *ctx,
         ngx_http_ratelimit_count(use, status);
 
         if (status == NGX_HTTP_RATELIMIT_DELAYED) {
-            (void) ngx_atomic_fetch_add(&ngx_http_ratelimit_cell(use)->delayed,
-                                        delay);
+            ngx_http_ratelimit_count_delay(use->cell, delay);
         }
     }
+
+    return NGX_DECLINED;
 }
 
 
@@ -92,11 +93,10 @@ ngx_http_ratelimit_count_refusal(ngx_http_ratelimit_ctx_t *ctx,
 
         ngx_http_ratelimit_count(use, status);
 
-        if (use->zone->top_lane != NULL
-            && (status == NGX_HTTP_RATELIMIT_REJECTED
-                || status == NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN))
+        if (status == NGX_HTTP_RATELIMIT_REJECTED
+            || status == NGX_HTTP_RATELIMIT_REJECTED_DRY_RUN)
         {
-            ngx_http_ratelimit_top_add(q, i);
+            ngx_http_ratelimit_top_note(q, i, use);
         }
     }
 }

@@ -244,8 +244,8 @@ ngx_http_ratelimit_status_e ngx_http_ratelimit_overshoot(
 
 /* ngx_http_ratelimit_count.c: once for each decision, if these are counted */
 
-/* the request passes */
-void ngx_http_ratelimit_count_pass(ngx_http_ratelimit_ctx_t *ctx,
+/* the request passes: NGX_DECLINED */
+ngx_int_t ngx_http_ratelimit_count_pass(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 
 /* it is refused, or a store has failed */

@@ -62,6 +62,9 @@ static ratelimit_inline ngx_int_t ngx_http_ratelimit_pass_marked(
     ngx_http_ratelimit_kind_e kind);
 static ngx_int_t ngx_http_ratelimit_pass_noted(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
+static ratelimit_inline void ngx_http_ratelimit_count_noted(
+    ngx_http_ratelimit_ctx_t *ctx, ngx_http_ratelimit_use_t *use,
+    ngx_http_ratelimit_status_e status, uint64_t delay);
 static ngx_int_t ngx_http_ratelimit_refuse(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 static ngx_int_t ngx_http_ratelimit_fail(ngx_http_ratelimit_ctx_t *ctx,
@@ -477,7 +480,9 @@ ngx_http_ratelimit_add_limit(ngx_http_ratelimit_ctx_t *ctx,
 static ratelimit_noinline ngx_int_t
 ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
 {
-    ngx_int_t  rc;
+    ngx_int_t                  rc;
+    ngx_uint_t                 stages;
+    ngx_http_ratelimit_use_t  *ring;
 
     rc = ngx_http_test_predicates(ctx->request, ctx->conf->bypass);
 
@@ -488,7 +493,16 @@ ngx_http_ratelimit_test_bypass(ngx_http_ratelimit_ctx_t *ctx)
     if (rc == NGX_DECLINED) {
 
         if (ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
-            ngx_http_ratelimit_count_bypass(ctx, ~ctx->stages);
+            stages = ctx->conf->set->stages & ~ctx->stages;
+            ring = ctx->conf->set->rings[stages];
+
+            if (ring != NULL) {
+                ngx_http_ratelimit_count_in(ring->ring_cell,
+                                            NGX_HTTP_RATELIMIT_BYPASSED);
+
+            } else {
+                ngx_http_ratelimit_count_bypass(ctx, stages);
+            }
         }
 
         ctx->stages = NGX_HTTP_RATELIMIT_BEFORE_AUTH
@@ -591,15 +605,14 @@ ngx_http_ratelimit_pass(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-/* no limit has anything to say: the usual statistics are counted here */
+/* no limit has anything to say */
 
 static ratelimit_inline ngx_int_t
 ngx_http_ratelimit_pass_marked(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_http_ratelimit_kind_e kind)
 {
-    ngx_uint_t                     left;
-    ngx_http_ratelimit_rules_t    *rules;
-    ngx_http_ratelimit_subject_t  *subject;
+    ngx_http_ratelimit_use_t    *use;
+    ngx_http_ratelimit_rules_t  *rules;
 
     if (ctx->conf->marks != NGX_HTTP_RATELIMIT_MARK_COUNTED) {
         ctx->dry = 1;
@@ -609,21 +622,20 @@ ngx_http_ratelimit_pass_marked(ngx_http_ratelimit_ctx_t *ctx,
         }
     }
 
-    subject = q->subjects;
-    left = q->n;
+    use = q->subjects->use;
+    rules = q->subjects->data;
 
-    for ( ;; ) {
-        ngx_http_ratelimit_count(subject->use, NGX_HTTP_RATELIMIT_PASSED);
-
-        rules = subject->data;
-
-        if (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE || left <= rules->nrules) {
-            return NGX_DECLINED;
-        }
-
-        left -= rules->nrules;
-        subject += rules->nrules;
+    if (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE || q->n == rules->nrules) {
+        ngx_http_ratelimit_count(use, NGX_HTTP_RATELIMIT_PASSED);
+        return NGX_DECLINED;
     }
+
+    if (q->n == use->ring_rows) {
+        ngx_http_ratelimit_count_in(use->ring_cell, NGX_HTTP_RATELIMIT_PASSED);
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_ratelimit_count_pass(ctx, q);
 }
 
 
@@ -669,15 +681,35 @@ ngx_http_ratelimit_pass_noted(ngx_http_ratelimit_ctx_t *ctx,
 
         /* the usual case: one rate, whose status is known by now */
 
-        if (q->n == 1 && delay == 0 && !ctx->failed) {
-            ngx_http_ratelimit_count(q->subjects->use, status);
+        if (q->n == 1 && !ctx->failed) {
+            ngx_http_ratelimit_count_noted(ctx, q->subjects->use, status,
+                                           delay);
 
         } else {
-            ngx_http_ratelimit_count_pass(ctx, q);
+            (void) ngx_http_ratelimit_count_pass(ctx, q);
         }
     }
 
     return delay ? ngx_http_ratelimit_delay(ctx, q, slowest) : NGX_DECLINED;
+}
+
+
+static ratelimit_inline void
+ngx_http_ratelimit_count_noted(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_use_t *use, ngx_http_ratelimit_status_e status,
+    uint64_t delay)
+{
+    if (delay == 0) {
+        ngx_http_ratelimit_count_in(use->cell, status);
+
+    } else if (ctx->dry) {
+        ngx_http_ratelimit_count_in(use->cell,
+                                    NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN);
+
+    } else {
+        ngx_http_ratelimit_count_in(use->cell, NGX_HTTP_RATELIMIT_DELAYED);
+        ngx_http_ratelimit_count_delay(use->cell, delay);
+    }
 }
 
 

@@ -102,26 +102,40 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-/* one limit of one rate is the usual case, and known to refuse */
+/* usually there is one rate, or one of two refuses */
 
 static ratelimit_inline void
 ngx_http_ratelimit_reject_count(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q, ngx_http_ratelimit_status_e status)
 {
-    ngx_http_ratelimit_use_t  *use;
+    ngx_http_ratelimit_use_t      *use;
+    ngx_http_ratelimit_subject_t  *subject;
 
-    if (q->n != 1) {
-        ngx_http_ratelimit_count_refusal(ctx, q);
+    subject = q->subjects;
+    use = subject->use;
+
+    if (q->n == 2 && use->ring_pair) {
+
+        if (q->items[0].verdict.allowed) {
+            use = subject[1].use;
+            ngx_http_ratelimit_count_in(use->ring_cell, status);
+            ngx_http_ratelimit_top_note(q, 1, use);
+            return;
+        }
+
+        if (q->items[1].verdict.allowed) {
+            ngx_http_ratelimit_count_in(use->ring_cell, status);
+            ngx_http_ratelimit_top_note(q, 0, use);
+            return;
+        }
+
+    } else if (q->n == 1) {
+        ngx_http_ratelimit_count_in(use->cell, status);
+        ngx_http_ratelimit_top_note(q, 0, use);
         return;
     }
 
-    use = q->subjects->use;
-
-    ngx_http_ratelimit_count(use, status);
-
-    if (use->zone->top_lane != NULL) {
-        ngx_http_ratelimit_top_add(q, 0);
-    }
+    ngx_http_ratelimit_count_refusal(ctx, q);
 }
 
 

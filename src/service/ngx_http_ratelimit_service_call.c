@@ -564,7 +564,7 @@ ngx_http_ratelimit_service_count(ngx_http_ratelimit_ctx_t *ctx,
         ngx_http_ratelimit_count_refusal(ctx, q);
 
     } else {
-        ngx_http_ratelimit_count_pass(ctx, q);
+        (void) ngx_http_ratelimit_count_pass(ctx, q);
     }
 }
 

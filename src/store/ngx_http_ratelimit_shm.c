@@ -547,7 +547,7 @@ ngx_http_ratelimit_store_init_process(ngx_cycle_t *cycle)
         return NGX_OK;
     }
 
-    ngx_http_ratelimit_statistics_init_process(cycle);
+    ngx_http_ratelimit_statistics_init_process(cycle, zones);
     ngx_http_ratelimit_top_init_process(zones);
 
     rc = ngx_http_ratelimit_shm_join(cycle, zones);

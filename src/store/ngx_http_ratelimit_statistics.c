@@ -8,6 +8,10 @@
  * limits that are gone for longest first, as soon as no worker is left that
  * counts there.  If that is not enough, one more block of cells is added, which
  * stays as long as there are statistics.
+ *
+ * The cells of a ring belong to the names of all of its limits, in their order,
+ * each from another limit on.  When they are used for others, what they say of
+ * limits goes to the cells that these have alone.
  */
 
 
@@ -21,10 +25,14 @@
 
 
 struct ngx_http_ratelimit_owner_s {
-    ratelimit_hash_t                name;
+    ratelimit_hash_t                name;     /* of its limit, or of a ring that
+                                                 begins with it */
+    ratelimit_hash_t                limit;    /* the name of this one */
+    ngx_uint_t                      next;     /* cell of the ring, from 1 on; 0:
+                                                 it is of no ring */
     uint64_t                        generation;  /* that used it last; 0: none
                                                  did */
-    ngx_uint_t                      number;   /* never given twice */
+    ngx_uint_t                      number;   /* never given twice; 0: free */
     ngx_http_ratelimit_counts_t     former;   /* before the last reset */
 };
 
@@ -59,9 +67,23 @@ typedef struct {
     ngx_uint_t                      taken;    /* there is such a name */
     ngx_uint_t                      wanted;   /* the configuration has it */
     ngx_uint_t                      cell;     /* from 1 on; 0: none yet */
+    ngx_http_ratelimit_zone_t      *zone;
     ngx_uint_t                      tally;    /* of its zone, from 1 on; 0: none
                                                  yet */
 } ngx_http_ratelimit_name_t;
+
+
+/* a cell that says something of a limit */
+
+typedef struct {
+    ngx_http_ratelimit_owner_t     *owner;
+    ngx_uint_t                      number;   /* of its owner, as long as it is
+                                                 this one's */
+    u_char                         *cell;
+    ngx_uint_t                      own;      /* it is the limit's, not that of
+                                                 another one in a ring */
+    ngx_uint_t                      used;     /* by this configuration */
+} ngx_http_ratelimit_source_t;
 
 
 typedef struct {
@@ -92,6 +114,8 @@ static ngx_int_t ngx_http_ratelimit_statistics_init_names(ngx_conf_t *cf,
     ngx_http_ratelimit_names_t *names);
 static ngx_uint_t ngx_http_ratelimit_statistics_want(
     ngx_http_ratelimit_names_t *names);
+static ngx_uint_t ngx_http_ratelimit_statistics_want_name(
+    ngx_http_ratelimit_name_t *name);
 static ngx_int_t ngx_http_ratelimit_statistics_find_vacancies(ngx_conf_t *cf,
     ngx_http_ratelimit_names_t *names, ngx_uint_t wanted);
 static ngx_int_t ngx_http_ratelimit_statistics_add_vacancy(
@@ -105,8 +129,14 @@ static ngx_http_ratelimit_name_t *ngx_http_ratelimit_statistics_find(
     ngx_http_ratelimit_names_t *names, ratelimit_hash_t *hash);
 static ngx_http_ratelimit_name_t *ngx_http_ratelimit_statistics_find_use(
     ngx_http_ratelimit_names_t *names, ngx_http_ratelimit_use_t *use);
+static ngx_http_ratelimit_name_t *ngx_http_ratelimit_statistics_find_ring(
+    ngx_http_ratelimit_names_t *names, ngx_http_ratelimit_use_t *use);
+static void ngx_http_ratelimit_statistics_hash(ngx_http_ratelimit_use_t *use,
+    ratelimit_hash_t *hash);
 static ngx_int_t ngx_http_ratelimit_statistics_add_zone(
     ngx_http_ratelimit_names_t *names, ngx_http_ratelimit_zone_t *zone);
+static ngx_int_t ngx_http_ratelimit_statistics_add_use(
+    ngx_http_ratelimit_names_t *names, ngx_http_ratelimit_use_t *use);
 static ngx_http_ratelimit_tally_t *ngx_http_ratelimit_statistics_add_tally(
     ngx_http_ratelimit_use_t *use);
 static ngx_int_t ngx_http_ratelimit_statistics_add_rates(
@@ -118,7 +148,21 @@ static ngx_uint_t ngx_http_ratelimit_statistics_same_rule(const void *one,
 static ngx_uint_t ngx_http_ratelimit_statistics_same_text(const void *one,
     const void *two);
 static void ngx_http_ratelimit_statistics_add_cell(
-    ngx_http_ratelimit_names_t *names, ngx_http_ratelimit_name_t *name);
+    ngx_http_ratelimit_names_t *names, ngx_http_ratelimit_name_t *name,
+    ngx_http_ratelimit_name_t *limit);
+static void ngx_http_ratelimit_statistics_close_rings(
+    ngx_http_ratelimit_names_t *names, ngx_http_ratelimit_zone_t *zone);
+static void ngx_http_ratelimit_statistics_open_ring(
+    ngx_http_ratelimit_names_t *names, ngx_uint_t first);
+static void ngx_http_ratelimit_statistics_hand_over(
+    ngx_http_ratelimit_names_t *names, ngx_uint_t cell);
+static void ngx_http_ratelimit_statistics_give(u_char *cell,
+    ngx_http_ratelimit_counts_t *counts);
+static ngx_int_t ngx_http_ratelimit_statistics_add_sources(
+    ngx_http_ratelimit_names_t *names);
+static ngx_int_t ngx_http_ratelimit_statistics_add_source(
+    ngx_http_ratelimit_names_t *names, ratelimit_hash_t *limit,
+    ngx_uint_t cell, ngx_uint_t own);
 static ngx_http_ratelimit_statistics_t *ngx_http_ratelimit_statistics_block(
     ngx_http_ratelimit_names_t *names, ngx_uint_t cell);
 static ngx_http_ratelimit_owner_t *ngx_http_ratelimit_statistics_owner(
@@ -127,9 +171,33 @@ static u_char *ngx_http_ratelimit_statistics_cell(
     ngx_http_ratelimit_names_t *names, ngx_uint_t cell);
 static ngx_http_ratelimit_statistics_t *ngx_http_ratelimit_statistics_of(
     ngx_cycle_t *cycle, ngx_uint_t n);
+static void ngx_http_ratelimit_statistics_add(
+    ngx_http_ratelimit_statistics_t *statistics,
+    ngx_http_ratelimit_counts_t *sum, u_char *cell, ngx_uint_t own);
+static void ngx_http_ratelimit_statistics_lock(
+    ngx_http_ratelimit_statistics_t *statistics);
+static void ngx_http_ratelimit_statistics_unlock(
+    ngx_http_ratelimit_statistics_t *statistics);
 
 
-size_t  ngx_http_ratelimit_lane;
+void
+ngx_http_ratelimit_statistics_join(ngx_http_ratelimit_use_t **uses,
+    ngx_uint_t n, ngx_uint_t rows)
+{
+    ngx_uint_t  i, pair;
+
+    pair = (rows == 2);
+
+    for (i = 0; i < n; i++) {
+        pair &= (uses[i]->zone->rank == 0);
+    }
+
+    for (i = 0; i < n; i++) {
+        uses[i]->next = (n > 1) ? uses[(i + 1) % n] : NULL;
+        uses[i]->ring_rows = rows;
+        uses[i]->ring_pair = pair;
+    }
+}
 
 
 ngx_int_t
@@ -215,7 +283,11 @@ ngx_http_ratelimit_statistics_init(ngx_shm_zone_t *shm_zone, void *data)
         }
     }
 
-    return NGX_OK;
+    for (i = 0; i < names->zones->nelts; i++) {
+        ngx_http_ratelimit_statistics_close_rings(names, zone[i]);
+    }
+
+    return ngx_http_ratelimit_statistics_add_sources(names);
 }
 
 
@@ -271,8 +343,10 @@ ngx_http_ratelimit_statistics_init_names(ngx_conf_t *cf,
     zone = names->zones->elts;
     cells = names->blocks.nelts * NGX_HTTP_RATELIMIT_CELLS;
 
-    for (i = 0, n = cells; i < names->zones->nelts; i++) {
-        n += zone[i]->uses.nelts;
+    /* a cell may have two names, so may a use */
+
+    for (i = 0, n = 2 * cells; i < names->zones->nelts; i++) {
+        n += 2 * zone[i]->uses.nelts;
     }
 
     for (names->mask = 1; names->mask <= 2 * n; names->mask *= 2) {
@@ -306,7 +380,6 @@ ngx_http_ratelimit_statistics_want(ngx_http_ratelimit_names_t *names)
 {
     ngx_uint_t                   i, k, n;
     ngx_http_ratelimit_use_t   **use;
-    ngx_http_ratelimit_name_t   *name;
     ngx_http_ratelimit_zone_t  **zone;
 
     n = 0;
@@ -321,14 +394,30 @@ ngx_http_ratelimit_statistics_want(ngx_http_ratelimit_names_t *names)
                 continue;
             }
 
-            name = ngx_http_ratelimit_statistics_find_use(names, use[k]);
+            n += ngx_http_ratelimit_statistics_want_name(
+                     ngx_http_ratelimit_statistics_find_use(names, use[k]));
 
-            n += (!name->wanted && name->cell == 0);
-            name->wanted = 1;
+            if (use[k]->next != NULL) {
+                n += ngx_http_ratelimit_statistics_want_name(
+                         ngx_http_ratelimit_statistics_find_ring(names,
+                                                                 use[k]));
+            }
         }
     }
 
     return n;
+}
+
+
+static ngx_uint_t
+ngx_http_ratelimit_statistics_want_name(ngx_http_ratelimit_name_t *name)
+{
+    ngx_uint_t  missing;
+
+    missing = (!name->wanted && name->cell == 0);
+    name->wanted = 1;
+
+    return missing;
 }
 
 
@@ -470,10 +559,41 @@ ngx_http_ratelimit_statistics_find_use(ngx_http_ratelimit_names_t *names,
 
     ngx_memzero(&hash, sizeof(ratelimit_hash_t));
 
-    ratelimit_hash(&hash, use->zone->name.data, use->zone->name.len, &hash);
-    ratelimit_hash(&hash, use->name.data, use->name.len, &hash);
+    ngx_http_ratelimit_statistics_hash(use, &hash);
 
     return ngx_http_ratelimit_statistics_find(names, &hash);
+}
+
+
+/* the limit and those that follow it, up to itself */
+
+static ngx_http_ratelimit_name_t *
+ngx_http_ratelimit_statistics_find_ring(ngx_http_ratelimit_names_t *names,
+    ngx_http_ratelimit_use_t *use)
+{
+    ratelimit_hash_t           hash;
+    ngx_http_ratelimit_use_t  *each;
+
+    ngx_memzero(&hash, sizeof(ratelimit_hash_t));
+
+    each = use;
+
+    do {
+        ngx_http_ratelimit_statistics_hash(each, &hash);
+        each = each->next;
+
+    } while (each != use);
+
+    return ngx_http_ratelimit_statistics_find(names, &hash);
+}
+
+
+static void
+ngx_http_ratelimit_statistics_hash(ngx_http_ratelimit_use_t *use,
+    ratelimit_hash_t *hash)
+{
+    ratelimit_hash(hash, use->zone->name.data, use->zone->name.len, hash);
+    ratelimit_hash(hash, use->name.data, use->name.len, hash);
 }
 
 
@@ -483,8 +603,6 @@ ngx_http_ratelimit_statistics_add_zone(ngx_http_ratelimit_names_t *names,
 {
     ngx_uint_t                         i;
     ngx_http_ratelimit_use_t         **use;
-    ngx_http_ratelimit_name_t         *name;
-    ngx_http_ratelimit_tally_t        *tally;
     ngx_http_ratelimit_statistics_t  **block;
 
     block = names->blocks.elts;
@@ -500,42 +618,52 @@ ngx_http_ratelimit_statistics_add_zone(ngx_http_ratelimit_names_t *names,
     use = zone->uses.elts;
 
     for (i = 0; i < zone->uses.nelts; i++) {
-
-        if (use[i]->budget) {
-            continue;
-        }
-
-        name = ngx_http_ratelimit_statistics_find_use(names, use[i]);
-
-        if (name->tally == 0) {
-            tally = ngx_http_ratelimit_statistics_add_tally(use[i]);
-            if (tally == NULL) {
-                return NGX_ERROR;
-            }
-
-            name->tally = zone->tallies.nelts;
-
-            if (name->cell == 0) {
-                ngx_http_ratelimit_statistics_add_cell(names, name);
-            }
-
-            tally->owner = ngx_http_ratelimit_statistics_owner(names,
-                                                               name->cell);
-        }
-
-        tally = zone->tallies.elts;
-        tally += name->tally - 1;
-        tally->keys |= 1 << use[i]->key;
-
-        use[i]->cell = ngx_http_ratelimit_statistics_cell(names, name->cell);
-        use[i]->number = tally->owner->number;
-
-        if (ngx_http_ratelimit_statistics_add_rates(tally, use[i]) != NGX_OK) {
+        if (!use[i]->budget
+            && ngx_http_ratelimit_statistics_add_use(names, use[i]) != NGX_OK)
+        {
             return NGX_ERROR;
         }
     }
 
     return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_statistics_add_use(ngx_http_ratelimit_names_t *names,
+    ngx_http_ratelimit_use_t *use)
+{
+    ngx_http_ratelimit_name_t   *name, *ring;
+    ngx_http_ratelimit_tally_t  *tally;
+
+    name = ngx_http_ratelimit_statistics_find_use(names, use);
+    ring = use->next ? ngx_http_ratelimit_statistics_find_ring(names, use)
+                     : name;
+
+    ngx_http_ratelimit_statistics_add_cell(names, name, name);
+    ngx_http_ratelimit_statistics_add_cell(names, ring, name);
+
+    if (name->tally == 0) {
+        tally = ngx_http_ratelimit_statistics_add_tally(use);
+        if (tally == NULL) {
+            return NGX_ERROR;
+        }
+
+        tally->owner = ngx_http_ratelimit_statistics_owner(names, name->cell);
+
+        name->zone = use->zone;
+        name->tally = use->zone->tallies.nelts;
+    }
+
+    tally = use->zone->tallies.elts;
+    tally += name->tally - 1;
+    tally->keys |= 1 << use->key;
+
+    use->cell = ngx_http_ratelimit_statistics_cell(names, name->cell);
+    use->ring_cell = ngx_http_ratelimit_statistics_cell(names, ring->cell);
+    use->number = tally->owner->number;
+
+    return ngx_http_ratelimit_statistics_add_rates(tally, use);
 }
 
 
@@ -555,9 +683,12 @@ ngx_http_ratelimit_statistics_add_tally(ngx_http_ratelimit_use_t *use)
     tally->use = use;
     tally->keys = 0;
 
-    if (ngx_array_init(&tally->rules, zone->pool, 1,
-                       sizeof(ratelimit_rule_t *))
+    if (ngx_array_init(&tally->sources, zone->pool, 1,
+                       sizeof(ngx_http_ratelimit_source_t))
         != NGX_OK
+        || ngx_array_init(&tally->rules, zone->pool, 1,
+                          sizeof(ratelimit_rule_t *))
+           != NGX_OK
         || ngx_array_init(&tally->variables, zone->pool, 1,
                           sizeof(ngx_str_t *))
            != NGX_OK)
@@ -640,17 +771,24 @@ ngx_http_ratelimit_statistics_same_text(const void *one, const void *two)
 }
 
 
-/* there are as many vacancies as names without a cell */
+/*
+ * A cell of the limit, unless the name has one; there are as many vacancies as
+ * names without.
+ */
 
 static void
 ngx_http_ratelimit_statistics_add_cell(ngx_http_ratelimit_names_t *names,
-    ngx_http_ratelimit_name_t *name)
+    ngx_http_ratelimit_name_t *name, ngx_http_ratelimit_name_t *limit)
 {
     u_char                            *cell;
     ngx_uint_t                         lane;
     ngx_http_ratelimit_owner_t        *owner;
     ngx_http_ratelimit_vacancy_t      *vacancy;
     ngx_http_ratelimit_statistics_t  **block;
+
+    if (name->cell) {
+        return;
+    }
 
     block = names->blocks.elts;
     vacancy = names->vacancies.elts;
@@ -660,6 +798,10 @@ ngx_http_ratelimit_statistics_add_cell(ngx_http_ratelimit_names_t *names,
     owner = ngx_http_ratelimit_statistics_owner(names, name->cell);
     cell = ngx_http_ratelimit_statistics_cell(names, name->cell);
 
+    if (owner->next) {
+        ngx_http_ratelimit_statistics_open_ring(names, name->cell);
+    }
+
     for (lane = 0; lane < block[0]->nlanes; lane++) {
         ngx_memzero(cell + lane * NGX_HTTP_RATELIMIT_LANE_SIZE,
                     sizeof(ngx_http_ratelimit_counts_t));
@@ -668,8 +810,208 @@ ngx_http_ratelimit_statistics_add_cell(ngx_http_ratelimit_names_t *names,
     ngx_memzero(owner, sizeof(ngx_http_ratelimit_owner_t));
 
     owner->name = name->name;
+    owner->limit = limit->name;
     owner->generation = block[0]->generation + 1;
     owner->number = ++block[0]->numbers;
+}
+
+
+/* all of its cells are there */
+
+static void
+ngx_http_ratelimit_statistics_close_rings(ngx_http_ratelimit_names_t *names,
+    ngx_http_ratelimit_zone_t *zone)
+{
+    ngx_uint_t                    i, cell;
+    ngx_http_ratelimit_use_t    **use;
+    ngx_http_ratelimit_owner_t   *owner;
+
+    use = zone->uses.elts;
+
+    for (i = 0; i < zone->uses.nelts; i++) {
+
+        if (use[i]->next == NULL) {
+            continue;
+        }
+
+        cell = ngx_http_ratelimit_statistics_find_ring(names, use[i])->cell;
+        owner = ngx_http_ratelimit_statistics_owner(names, cell);
+
+        owner->next = ngx_http_ratelimit_statistics_find_ring(names,
+                                                              use[i]->next)
+                      ->cell;
+    }
+}
+
+
+/*
+ * A ring that is gone: its counts go to the cells that its limits have alone.
+ * Workers may read them meanwhile.
+ */
+
+static void
+ngx_http_ratelimit_statistics_open_ring(ngx_http_ratelimit_names_t *names,
+    ngx_uint_t first)
+{
+    ngx_uint_t                         cell;
+    ngx_http_ratelimit_owner_t        *owner;
+    ngx_http_ratelimit_statistics_t  **block;
+
+    block = names->blocks.elts;
+
+    ngx_http_ratelimit_statistics_lock(block[0]);
+
+    cell = first;
+
+    do {
+        ngx_http_ratelimit_statistics_hand_over(names, cell);
+
+        cell = ngx_http_ratelimit_statistics_owner(names, cell)->next;
+
+    } while (cell != first);
+
+    do {
+        owner = ngx_http_ratelimit_statistics_owner(names, cell);
+        cell = owner->next;
+
+        ngx_memzero(owner, sizeof(ngx_http_ratelimit_owner_t));
+
+    } while (cell != first);
+
+    ngx_http_ratelimit_statistics_unlock(block[0]);
+}
+
+
+/* a limit that is gone, too, has no cell any more, or may have */
+
+static void
+ngx_http_ratelimit_statistics_hand_over(ngx_http_ratelimit_names_t *names,
+    ngx_uint_t cell)
+{
+    ngx_uint_t                         each;
+    ngx_http_ratelimit_name_t         *name;
+    ngx_http_ratelimit_owner_t        *owner, *alone;
+    ngx_http_ratelimit_counts_t        counts;
+    ngx_http_ratelimit_statistics_t  **block;
+
+    block = names->blocks.elts;
+    each = cell;
+
+    do {
+        owner = ngx_http_ratelimit_statistics_owner(names, each);
+        name = ngx_http_ratelimit_statistics_find(names, &owner->limit);
+
+        alone = name->cell ? ngx_http_ratelimit_statistics_owner(names,
+                                                                 name->cell)
+                           : NULL;
+
+        if (alone != NULL
+            && ngx_memcmp(&alone->name, &name->name, sizeof(ratelimit_hash_t))
+               == 0)
+        {
+            ngx_memzero(&counts, sizeof(ngx_http_ratelimit_counts_t));
+
+            ngx_http_ratelimit_statistics_add(block[0], &counts,
+                            ngx_http_ratelimit_statistics_cell(names, cell),
+                            each == cell);
+            ngx_http_ratelimit_statistics_give(
+                      ngx_http_ratelimit_statistics_cell(names, name->cell),
+                      &counts);
+        }
+
+        each = owner->next;
+
+    } while (each != cell);
+}
+
+
+/* in the first lane, where a worker may count */
+
+static void
+ngx_http_ratelimit_statistics_give(u_char *cell,
+    ngx_http_ratelimit_counts_t *counts)
+{
+    ngx_uint_t                    i;
+    ngx_http_ratelimit_counts_t  *to;
+
+    to = (ngx_http_ratelimit_counts_t *) cell;
+
+    (void) ngx_atomic_fetch_add(&to->delayed, counts->delayed);
+
+    for (i = 0; i < NGX_HTTP_RATELIMIT_STATUSES - 1; i++) {
+        (void) ngx_atomic_fetch_add(&to->requests[i], counts->requests[i]);
+    }
+}
+
+
+/* cells of limits of the configuration, also those of rings that are gone */
+
+static ngx_int_t
+ngx_http_ratelimit_statistics_add_sources(ngx_http_ratelimit_names_t *names)
+{
+    ngx_uint_t                   cell, each, end;
+    ngx_http_ratelimit_owner_t  *owner;
+
+    end = names->blocks.nelts * NGX_HTTP_RATELIMIT_CELLS;
+
+    for (cell = 1; cell <= end; cell++) {
+        each = cell;
+
+        do {
+            owner = ngx_http_ratelimit_statistics_owner(names, each);
+
+            if (ngx_http_ratelimit_statistics_add_source(names, &owner->limit,
+                                                         cell, each == cell)
+                != NGX_OK)
+            {
+                return NGX_ERROR;
+            }
+
+            each = owner->next ? owner->next : cell;
+
+        } while (each != cell);
+    }
+
+    return NGX_OK;
+}
+
+
+static ngx_int_t
+ngx_http_ratelimit_statistics_add_source(ngx_http_ratelimit_names_t *names,
+    ratelimit_hash_t *limit, ngx_uint_t cell, ngx_uint_t own)
+{
+    ngx_http_ratelimit_name_t    *name;
+    ngx_http_ratelimit_owner_t   *owner;
+    ngx_http_ratelimit_tally_t   *tally;
+    ngx_http_ratelimit_source_t  *source;
+
+    owner = ngx_http_ratelimit_statistics_owner(names, cell);
+
+    if (owner->number == 0) {
+        return NGX_OK;
+    }
+
+    name = ngx_http_ratelimit_statistics_find(names, limit);
+
+    if (name->tally == 0) {
+        return NGX_OK;
+    }
+
+    tally = name->zone->tallies.elts;
+
+    source = ngx_array_push(&tally[name->tally - 1].sources);
+    if (source == NULL) {
+        return NGX_ERROR;
+    }
+
+    source->owner = owner;
+    source->number = owner->number;
+    source->cell = ngx_http_ratelimit_statistics_cell(names, cell);
+    source->own = own;
+    source->used = ngx_http_ratelimit_statistics_find(names, &owner->name)
+                   ->wanted;
+
+    return NGX_OK;
 }
 
 
@@ -710,9 +1052,10 @@ ngx_http_ratelimit_statistics_block(ngx_http_ratelimit_names_t *names,
 void
 ngx_http_ratelimit_statistics_activate(ngx_cycle_t *cycle, ngx_array_t *zones)
 {
-    ngx_uint_t                         i, k;
+    ngx_uint_t                         i, k, n;
     ngx_http_ratelimit_zone_t        **zone;
     ngx_http_ratelimit_tally_t        *tally;
+    ngx_http_ratelimit_source_t       *source;
     ngx_http_ratelimit_statistics_t   *statistics;
 
     statistics = ngx_http_ratelimit_statistics_of(cycle, 0);
@@ -729,7 +1072,13 @@ ngx_http_ratelimit_statistics_activate(ngx_cycle_t *cycle, ngx_array_t *zones)
         tally = zone[i]->tallies.elts;
 
         for (k = 0; k < zone[i]->tallies.nelts; k++) {
-            tally[k].owner->generation = statistics->generation;
+            source = tally[k].sources.elts;
+
+            for (n = 0; n < tally[k].sources.nelts; n++) {
+                if (source[n].used) {
+                    source[n].owner->generation = statistics->generation;
+                }
+            }
         }
     }
 }
@@ -750,11 +1099,14 @@ ngx_http_ratelimit_statistics_of(ngx_cycle_t *cycle, ngx_uint_t n)
 
 
 void
-ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle)
+ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle,
+    ngx_array_t *zones)
 {
-    ngx_uint_t                        lane;
-    ngx_atomic_uint_t                 nlanes;
-    ngx_http_ratelimit_statistics_t  *statistics;
+    ngx_uint_t                         i, k, lane;
+    ngx_atomic_uint_t                  nlanes;
+    ngx_http_ratelimit_use_t         **use;
+    ngx_http_ratelimit_zone_t        **zone;
+    ngx_http_ratelimit_statistics_t   *statistics;
 
     statistics = ngx_http_ratelimit_statistics_of(cycle, 0);
 
@@ -763,8 +1115,18 @@ ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle)
     }
 
     lane = ngx_worker % NGX_HTTP_RATELIMIT_LANES;
+    zone = zones->elts;
 
-    ngx_http_ratelimit_lane = lane * NGX_HTTP_RATELIMIT_LANE_SIZE;
+    for (i = 0; i < zones->nelts; i++) {
+        use = zone[i]->uses.elts;
+
+        for (k = 0; k < zone[i]->uses.nelts; k++) {
+            if (!use[k]->budget) {
+                use[k]->cell += lane * NGX_HTTP_RATELIMIT_LANE_SIZE;
+                use[k]->ring_cell += lane * NGX_HTTP_RATELIMIT_LANE_SIZE;
+            }
+        }
+    }
 
     do {
         nlanes = statistics->nlanes;
@@ -777,13 +1139,12 @@ void
 ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
     ngx_http_ratelimit_counts_t *all, ngx_http_ratelimit_counts_t *recent)
 {
-    u_char                           *cell;
-    ngx_uint_t                        i, lane;
-    ngx_http_ratelimit_counts_t      *counts;
+    ngx_uint_t                        i;
+    ngx_http_ratelimit_source_t      *source;
     ngx_http_ratelimit_statistics_t  *statistics;
 
     statistics = tally->use->zone->statistics;
-    cell = tally->use->cell;
+    source = tally->sources.elts;
 
     /* another worker may reset them: in this order these are never more */
 
@@ -793,22 +1154,75 @@ ngx_http_ratelimit_statistics_read(ngx_http_ratelimit_tally_t *tally,
 
     ngx_memzero(all, sizeof(ngx_http_ratelimit_counts_t));
 
-    for (lane = 0; lane < statistics->nlanes; lane++) {
-        counts = (ngx_http_ratelimit_counts_t *)
-                 (cell + lane * NGX_HTTP_RATELIMIT_LANE_SIZE);
+    ngx_http_ratelimit_statistics_lock(statistics);
 
-        all->delayed += counts->delayed;
-
-        for (i = 0; i < NGX_HTTP_RATELIMIT_STATUSES - 1; i++) {
-            all->requests[i] += counts->requests[i];
+    for (i = 0; i < tally->sources.nelts; i++) {
+        if (source[i].owner->number == source[i].number) {
+            ngx_http_ratelimit_statistics_add(statistics, all, source[i].cell,
+                                              source[i].own);
         }
     }
+
+    ngx_http_ratelimit_statistics_unlock(statistics);
 
     recent->delayed = all->delayed - recent->delayed;
 
     for (i = 0; i < NGX_HTTP_RATELIMIT_STATUSES - 1; i++) {
         recent->requests[i] = all->requests[i] - recent->requests[i];
     }
+}
+
+
+/*
+ * What a cell says of its limit, or, as it passes what one of the others stops,
+ * of another one in the ring.
+ */
+
+static void
+ngx_http_ratelimit_statistics_add(ngx_http_ratelimit_statistics_t *statistics,
+    ngx_http_ratelimit_counts_t *sum, u_char *cell, ngx_uint_t own)
+{
+    ngx_uint_t                    i, lane, said;
+    ngx_http_ratelimit_counts_t  *counts;
+
+    for (lane = 0; lane < statistics->nlanes; lane++) {
+        counts = (ngx_http_ratelimit_counts_t *)
+                 (cell + lane * NGX_HTTP_RATELIMIT_LANE_SIZE);
+
+        sum->delayed += own ? counts->delayed : 0;
+
+        for (i = 0; i < NGX_HTTP_RATELIMIT_STATUSES - 1; i++) {
+            said = (own || i == NGX_HTTP_RATELIMIT_BYPASSED - 1)
+                   ? i : NGX_HTTP_RATELIMIT_PASSED - 1;
+
+            sum->requests[said] += counts->requests[i];
+        }
+    }
+}
+
+
+/* that of the slab pool before it, which nginx unlocks if a worker dies */
+
+static void
+ngx_http_ratelimit_statistics_lock(ngx_http_ratelimit_statistics_t *statistics)
+{
+    ngx_slab_pool_t  *pool;
+
+    pool = (ngx_slab_pool_t *) ((u_char *) statistics - ngx_pagesize);
+
+    ngx_shmtx_lock(&pool->mutex);
+}
+
+
+static void
+ngx_http_ratelimit_statistics_unlock(
+    ngx_http_ratelimit_statistics_t *statistics)
+{
+    ngx_slab_pool_t  *pool;
+
+    pool = (ngx_slab_pool_t *) ((u_char *) statistics - ngx_pagesize);
+
+    ngx_shmtx_unlock(&pool->mutex);
 }
 
 

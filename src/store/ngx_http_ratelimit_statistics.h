@@ -4,6 +4,10 @@
  * all uses of one name in a zone, are a cell; each worker counts in a lane of
  * cells of its own, and lanes are added up when the counts are read.  The
  * memory outlives reloads.
+ *
+ * Limits that are decided at once, a ring, are counted by one addition.  Each
+ * has a cell for this ring.  What is counted there is what that limit has said
+ * while the others have passed the request; if it was bypassed, so were they.
  */
 
 
@@ -16,6 +20,9 @@
 
 /* if there are more workers, several of them count in one lane */
 #define NGX_HTTP_RATELIMIT_LANES  64
+
+/* limits of a ring; more are counted each */
+#define NGX_HTTP_RATELIMIT_RING   8
 
 
 /* where two decisions about a request differ, the later one is its status */
@@ -58,6 +65,7 @@ typedef struct ngx_http_ratelimit_owner_s  ngx_http_ratelimit_owner_t;
 typedef struct {
     ngx_http_ratelimit_use_t       *use;      /* the first of them */
     ngx_http_ratelimit_owner_t     *owner;    /* of their cell */
+    ngx_array_t                     sources;  /* of their counts */
     ngx_uint_t                      keys;     /* bits of ..._key_e: what keys
                                                  of any of them are */
     ngx_array_t                     rules;    /* ratelimit_rule_t *, each rate
@@ -67,8 +75,12 @@ typedef struct {
 } ngx_http_ratelimit_tally_t;
 
 
-/* where the lane of this worker is, from the first one on */
-extern size_t  ngx_http_ratelimit_lane;
+/*
+ * Configuration time: these limits are decided at once, by a query that has so
+ * many rows for all of them.
+ */
+void ngx_http_ratelimit_statistics_join(ngx_http_ratelimit_use_t **uses,
+    ngx_uint_t n, ngx_uint_t rows);
 
 
 /* configuration time: the limits of these zones are to be counted */
@@ -79,7 +91,9 @@ ngx_int_t ngx_http_ratelimit_statistics_declare(ngx_conf_t *cf,
 void ngx_http_ratelimit_statistics_activate(ngx_cycle_t *cycle,
     ngx_array_t *zones);
 
-void ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle);
+/* the cells of their limits are in the worker's lane from now on */
+void ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle,
+    ngx_array_t *zones);
 
 /*
  * Adds up the counts of a limit: all since nginx was started, or those since
@@ -96,23 +110,37 @@ ngx_uint_t ngx_http_ratelimit_statistics_lanes(
 void ngx_http_ratelimit_statistics_reset(ngx_http_ratelimit_zone_t *zone);
 
 
-static ratelimit_inline ngx_http_ratelimit_counts_t *
-ngx_http_ratelimit_cell(ngx_http_ratelimit_use_t *use)
+/* after a reload a lane has two workers for a while */
+
+static ratelimit_inline void
+ngx_http_ratelimit_count_in(u_char *cell, ngx_http_ratelimit_status_e status)
 {
-    return (ngx_http_ratelimit_counts_t *) (use->cell
-                                            + ngx_http_ratelimit_lane);
+    ngx_http_ratelimit_counts_t  *counts;
+
+    counts = (ngx_http_ratelimit_counts_t *) cell;
+
+    (void) ngx_atomic_fetch_add(&counts->requests[status - 1], 1);
 }
 
 
-/* after a reload a lane has two workers for a while */
+static ratelimit_inline void
+ngx_http_ratelimit_count_delay(u_char *cell, uint64_t delay)
+{
+    ngx_http_ratelimit_counts_t  *counts;
+
+    counts = (ngx_http_ratelimit_counts_t *) cell;
+
+    (void) ngx_atomic_fetch_add(&counts->delayed, delay);
+}
+
+
+/* one limit alone */
 
 static ratelimit_inline void
 ngx_http_ratelimit_count(ngx_http_ratelimit_use_t *use,
     ngx_http_ratelimit_status_e status)
 {
-    (void) ngx_atomic_fetch_add(
-                       &ngx_http_ratelimit_cell(use)->requests[status - 1],
-                       1);
+    ngx_http_ratelimit_count_in(use->cell, status);
 }
 
 

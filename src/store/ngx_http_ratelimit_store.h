@@ -18,6 +18,7 @@
 
 
 typedef struct ngx_http_ratelimit_zone_s      ngx_http_ratelimit_zone_t;
+typedef struct ngx_http_ratelimit_use_s       ngx_http_ratelimit_use_t;
 typedef struct ngx_http_ratelimit_redis_s     ngx_http_ratelimit_redis_t;
 typedef struct ngx_http_ratelimit_query_s     ngx_http_ratelimit_query_t;
 typedef struct ngx_http_ratelimit_progress_s  ngx_http_ratelimit_progress_t;
@@ -55,7 +56,7 @@ typedef enum {
  * has been read.
  */
 
-typedef struct {
+struct ngx_http_ratelimit_use_s {
     ngx_str_t                       name;
     ngx_str_t                       label;    /* for the log: the zone, and the
                                                  name if it was given */
@@ -80,11 +81,23 @@ typedef struct {
     ngx_http_ratelimit_hold_e       refusals_hold;  /* of one name all alike */
     ratelimit_hasher_t              hasher;   /* of keys */
     ngx_str_t                       suffix;   /* of the names of counters */
-    u_char                         *cell;     /* of its statistics, in the first
-                                                 lane */
+    u_char                         *cell;     /* of its statistics, in the lane
+                                                 of the worker */
     ngx_uint_t                      number;   /* of zone and name, also after a
                                                  reload */
-} ngx_http_ratelimit_use_t;
+    ngx_http_ratelimit_top_lane_t  *top_lane;  /* of the worker, or NULL */
+
+    /* limits of a block that are decided at once are a ring */
+
+    ngx_http_ratelimit_use_t       *next;     /* in it; NULL: it is in none */
+    ngx_uint_t                      ring_rows;  /* of a query that has all of
+                                                 them; 0: it is in none */
+    ngx_uint_t                      ring_pair;  /* these are two, of shared
+                                                 memory, which is always asked
+                                                 */
+    u_char                         *ring_cell;  /* for the ring, see
+                                                 ..._statistics.h */
+};
 
 
 /* where a limit was decided */
@@ -251,7 +264,6 @@ struct ngx_http_ratelimit_zone_s {
     ngx_http_ratelimit_statistics_t  *statistics;  /* if there are any */
     ngx_array_t                     tallies;   /* ngx_http_ratelimit_tally_t */
     ngx_shm_zone_t                 *top_zone;  /* of refused keys, or NULL */
-    ngx_http_ratelimit_top_lane_t  *top_lane;  /* this worker's, or NULL */
     ngx_event_t                    *log_timer; /* of a worker: logs how many
                                                   lines were not logged */
     ngx_uint_t                      log_level; /* of that */

@@ -104,14 +104,17 @@ ngx_http_ratelimit_top_lane(ngx_http_ratelimit_zone_t *zone, ngx_uint_t n)
 void
 ngx_http_ratelimit_top_init_process(ngx_array_t *zones)
 {
-    ngx_uint_t                   i;
+    ngx_uint_t                   i, k;
+    ngx_http_ratelimit_use_t   **use;
     ngx_http_ratelimit_zone_t  **zone;
 
     zone = zones->elts;
 
     for (i = 0; i < zones->nelts; i++) {
-        if (zone[i]->top_zone != NULL) {
-            zone[i]->top_lane = ngx_http_ratelimit_top_lane(zone[i],
+        use = zone[i]->uses.elts;
+
+        for (k = 0; zone[i]->top_zone && k < zone[i]->uses.nelts; k++) {
+            use[k]->top_lane = ngx_http_ratelimit_top_lane(zone[i],
                                       ngx_worker % NGX_HTTP_RATELIMIT_LANES);
         }
     }
@@ -123,7 +126,7 @@ ngx_http_ratelimit_top_add(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 {
     ngx_http_ratelimit_top_lane_t  *lane;
 
-    lane = q->subjects[i].use->zone->top_lane;
+    lane = q->subjects[i].use->top_lane;
 
     if (ngx_http_ratelimit_self == 0) {
         return;
@@ -164,7 +167,7 @@ ngx_http_ratelimit_top_add_after(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
     ngx_http_ratelimit_top_lane_t  *lane;
 
     zone = q->subjects[i].use->zone;
-    lane = zone->top_lane;
+    lane = q->subjects[i].use->top_lane;
     holder = (uint32_t) __atomic_load_n(&lane->lock, __ATOMIC_RELAXED);
 
     if (holder && !ratelimit_lifelines_alive(zone->lifelines->data, holder)) {
@@ -183,7 +186,7 @@ ngx_http_ratelimit_top_add_locked(ngx_http_ratelimit_query_t *q, ngx_uint_t i)
 
     subject = &q->subjects[i];
     use = subject->use;
-    lane = use->zone->top_lane;
+    lane = use->top_lane;
 
     ratelimit_top_add(&lane->top, use->zone->top,
                       (uint64_t) ngx_current_msec * 1000,

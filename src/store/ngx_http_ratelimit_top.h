@@ -20,7 +20,7 @@ ngx_int_t ngx_http_ratelimit_top_declare(ngx_conf_t *cf,
 /* finds the sketches of this worker */
 void ngx_http_ratelimit_top_init_process(ngx_array_t *zones);
 
-/* a limit, whose first item this is, has refused the query's key */
+/* where keys are remembered */
 void ngx_http_ratelimit_top_add(ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 
 /*
@@ -32,6 +32,18 @@ ratelimit_top_score_t *ngx_http_ratelimit_top_read(
 
 /* forgets all keys */
 void ngx_http_ratelimit_top_reset(ngx_http_ratelimit_zone_t *zone);
+
+
+/* the limit, whose first item this is, has refused the query's key */
+
+static ratelimit_inline void
+ngx_http_ratelimit_top_note(ngx_http_ratelimit_query_t *q, ngx_uint_t i,
+    ngx_http_ratelimit_use_t *use)
+{
+    if (use->top_lane != NULL) {
+        ngx_http_ratelimit_top_add(q, i);
+    }
+}
 
 
 #endif /* _NGX_HTTP_RATELIMIT_TOP_H_INCLUDED_ */
