@@ -130,6 +130,7 @@ subtest 'reloads' => sub {
 };
 
 subtest 'what is gone, and comes back' => \&kept;
+subtest 'of a Redis, by all workers' => \&redis;
 subtest 'another limit is not taken for one that is gone' => \&others;
 subtest 'many limits' => \&many;
 subtest 'resets while they are read' => \&resets;
@@ -255,6 +256,84 @@ END
         for $evictions, 'recent', $fallbacks;
     is($gateway->complaints =~ s/.*(?:is full|marked down).*\n//gr, '',
        'no complaints');
+}
+
+
+# a worker that is killed has counted, and so does the next one; nothing is
+# counted where there is no API
+
+sub redis {
+    my $config = sub {
+        my ($api) = @_;
+
+        return <<"END";
+ratelimit_redis away redis://127.0.0.1:$away;
+ratelimit_zone \$arg_k zone=remote:1m rate=1r/h redis=away fail=open;
+add_header X-Worker \$pid always;
+server {
+    listen 127.0.0.1:PORT reuseport;
+    location / { ratelimit zone=remote; empty_gif; }
+    location /api/ { @{[$api ? 'ratelimit_api;' : '']} }
+}
+END
+    };
+
+    my $gateway = Gateway->start(workers => WORKERS, http => $config->(0),
+                                 main => 'error_log logs/info.log info;');
+    my $clients = Clients->new($gateway->{port});
+    my $said = sub {
+        my $log = Gateway::slurp("$gateway->{dir}/logs/info.log");
+
+        return [$log =~ /redis "away": .*?(\d+) fallbacks/g];
+    };
+    my %worker;
+
+    my $some = sub {
+        my @clients = map { $clients->connect } 1 .. CLIENTS;
+
+        for my $client (@clients) {
+            $client->{expected} = EACH;
+            Clients::put($client, $clients->text("GET /?k=$_[0]") x EACH);
+        }
+
+        Clients::await_answers(scalar @clients, @clients);
+        $worker{$_}++ for map { $_->{field}{'x-worker'} }
+                          map { @{$_->{answers}} } @clients;
+    };
+    my $fallbacks = sub {
+        my $redis = decode_json($clients->ask('GET /api/redis')->{body});
+
+        return $redis->{redis}[0]{fallbacks};
+    };
+
+    $some->('a');
+    $gateway->reload($config->(1));
+    Gateway::await(sub { $gateway->settled }, 'an API');
+    is_deeply($said->(), [], 'a worker that ends has counted nothing');
+    is($fallbacks->(), 0, 'they begin with it');
+
+    %worker = ();
+    $some->($_) for 'a' .. 'c';
+    cmp_ok(scalar keys %worker, '>', 1, 'several workers');
+    is($fallbacks->(), 3 * CLIENTS * EACH, 'their sum');
+
+    for my $pid ($gateway->current_workers) {
+        kill 'KILL', $pid;
+        Gateway::await(sub { $gateway->current_workers == WORKERS
+                             && !grep { $_ == $pid } $gateway->all_workers },
+                       'another worker');
+        is($fallbacks->(), 3 * CLIENTS * EACH, 'one is killed');
+    }
+
+    $some->('d');
+    is($fallbacks->(), 4 * CLIENTS * EACH, 'others count on');
+
+    $gateway->reload($config->(1));
+    Gateway::await(sub { $gateway->settled }, 'the reload');
+    $some->('e');
+    is($fallbacks->(), 5 * CLIENTS * EACH, 'over a reload');
+    is_deeply($said->(), [(4 * CLIENTS * EACH) x WORKERS], 'workers that end have');
+    is($gateway->complaints(qr/exited on signal 9/), '', 'no complaints');
 }
 
 

@@ -265,7 +265,8 @@ ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=3s
 ratelimit_zone \$arg_k zone=counted:1m rate=2r/d redis=main;
 add_header X-Backend \$ratelimit_backend always;
 END
-                                     '/' => 'ratelimit zone=counted;'));
+                                     '/' => 'ratelimit zone=counted;',
+                                     '/api/' => 'ratelimit_api;'));
     my $clients = Clients->new($gateway->{port});
 
     # the script may have to be sent once
@@ -301,8 +302,8 @@ END
     my ($told) = reverse grep { / \d+ commands, / }
                  split /^/, Gateway::slurp("$gateway->{dir}/logs/info.log");
 
-    # questions for resets are commands, too, one after a while; until one has been answered, known
-    # refusals are asked for
+    # questions for resets are commands, too, one after a while; until one has
+    # been answered, known refusals are asked for
 
     like($told, qr/"main":\ (?:1[2-9]|2\d)\ commands,\ 5\ timeouts,\ 3\ errors,
                    \ 2\ changes\ of\ state,\ $without\ fallbacks,

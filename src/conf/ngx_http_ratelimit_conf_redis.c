@@ -461,6 +461,8 @@ ngx_http_ratelimit_resolve_redis(ngx_conf_t *cf)
     redis = rmcf->redis.elts;
 
     for (i = 0; i < rmcf->redis.nelts; i++) {
+        redis[i]->counted = rmcf->api;
+
         if (ngx_http_ratelimit_redis_declare(cf, redis[i],
                                              &ngx_http_ratelimit_module)
             != NGX_OK)

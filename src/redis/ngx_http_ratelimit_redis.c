@@ -55,6 +55,8 @@ ngx_http_ratelimit_redis_declare(ngx_conf_t *cf,
     size = redis->nodes ? ngx_http_ratelimit_redis_nodes_size(redis->nodes)
                         : 8 * ngx_pagesize;
 
+    size += ngx_align(2 * NGX_HTTP_RATELIMIT_REDIS_LANES, ngx_pagesize);
+
     return ngx_http_ratelimit_shm_add(cf, &name, size, tag,
                                       ngx_http_ratelimit_redis_init_shared,
                                       redis)
@@ -163,6 +165,7 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
 {
     ngx_http_ratelimit_redis_t  *former = data;
 
+    ngx_int_t                    rc;
     ngx_slab_pool_t             *pool;
     ngx_http_ratelimit_redis_t  *redis;
 
@@ -177,10 +180,14 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
         return NGX_ERROR;
     }
 
+    ngx_shmtx_lock(&pool->mutex);
+    rc = ngx_http_ratelimit_redis_add_counters(redis, redis->shared, pool);
+    ngx_shmtx_unlock(&pool->mutex);
+
     redis->server->owner.shared = redis->shared;
 
-    if (redis->nodes == NULL) {
-        return NGX_OK;
+    if (rc != NGX_OK || redis->nodes == NULL) {
+        return rc;
     }
 
     return ngx_http_ratelimit_redis_nodes_init(redis->nodes,
@@ -241,8 +248,7 @@ ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
 
     ngx_str_null(&node);
 
-    ngx_http_ratelimit_keep(&redis->name, &node, &redis->shared->counters,
-                            sizeof(ngx_http_ratelimit_redis_counters_t));
+    ngx_http_ratelimit_redis_keep_counters(redis, &node, redis->shared);
 
     if (redis->nodes != NULL) {
         ngx_http_ratelimit_redis_nodes_keep(redis->nodes);
@@ -263,9 +269,7 @@ ngx_http_ratelimit_redis_restore(ngx_http_ratelimit_redis_t *redis)
 
     ngx_str_null(&node);
 
-    ngx_http_ratelimit_restore_kept(&redis->name, &node,
-                                 &redis->shared->counters,
-                                 sizeof(ngx_http_ratelimit_redis_counters_t));
+    ngx_http_ratelimit_redis_restore_counters(redis, &node, redis->shared);
 }
 
 
@@ -358,7 +362,7 @@ static ngx_int_t
 ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis)
 {
-    ngx_http_ratelimit_redis_counters_t  *counters;
+    ngx_http_ratelimit_redis_counters_t  counters;
 
     if (redis->nodes != NULL) {
         ngx_http_ratelimit_redis_discovery_close(redis->discovery);
@@ -368,15 +372,17 @@ ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_timeout_remove_all(redis->server);
     ngx_http_ratelimit_redis_server_close(redis->server);
 
-    counters = &redis->shared->counters;
+    if (redis->counted) {
+        ngx_http_ratelimit_redis_sum_counters(redis->shared, &counters);
 
-    ngx_log_error(NGX_LOG_INFO, cycle->log, 0,
-                  "ratelimit: redis \"%V\": %uA commands, %uA timeouts, "
-                  "%uA errors, %uA changes of state, %uA fallbacks, "
-                  "%uA refusals from the deny cache",
-                  &redis->name, counters->commands, counters->timeouts,
-                  counters->errors, counters->changes, counters->fallbacks,
-                  counters->denied);
+        ngx_log_error(NGX_LOG_INFO, cycle->log, 0,
+                      "ratelimit: redis \"%V\": %uA commands, %uA timeouts, "
+                      "%uA errors, %uA changes of state, %uA fallbacks, "
+                      "%uA refusals from the deny cache",
+                      &redis->name, counters.commands, counters.timeouts,
+                      counters.errors, counters.changes, counters.fallbacks,
+                      counters.denied);
+    }
 
     return ngx_http_ratelimit_redis_keep(cycle, redis);
 }
@@ -454,7 +460,9 @@ ngx_http_ratelimit_redis_copy_figures(
     ngx_http_ratelimit_redis_figures_t *figures)
 {
     figures->up = !ratelimit_breaker_is_open(&shared->breaker);
-    figures->counters = shared->counters;
+
+    ngx_http_ratelimit_redis_sum_counters(shared, &figures->counters);
+
     figures->sync_pending = 0;
     figures->sync_age = 0;
 }

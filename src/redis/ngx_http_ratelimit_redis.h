@@ -26,6 +26,7 @@
  *   ngx_http_ratelimit_redis_timeout.c     deadlines, and the breaker
  *   ngx_http_ratelimit_redis_server.c      a server: its addresses and
  *                                          connections
+ *   ngx_http_ratelimit_redis_counters.c    and what is counted of it
  *   ngx_http_ratelimit_redis_connection.c  a connection: hiredis on nginx's
  *                                          event loop, and the greeting
  *   ngx_http_ratelimit_redis_message.c     messages and their replies, which
@@ -39,6 +40,7 @@
 
 
 #include "store/ngx_http_ratelimit_shm.h"
+#include "store/ngx_http_ratelimit_statistics.h"
 #include "redis/ratelimit_breaker.h"
 #include "redis/ratelimit_cluster.h"
 #include "redis/ratelimit_deny_cache.h"
@@ -106,8 +108,21 @@ typedef struct {
 
     ngx_atomic_t                    gone;     /* from the configuration */
 
-    ngx_http_ratelimit_redis_counters_t  counters;  /* which are kept then */
+    /* lanes, which are kept then; NULL: there are no statistics */
+
+    ngx_http_ratelimit_redis_counters_t  *counters;
 } ngx_http_ratelimit_redis_shared_t;
+
+
+/* bytes of these */
+#define NGX_HTTP_RATELIMIT_REDIS_LANES                                        \
+    (NGX_HTTP_RATELIMIT_LANES * sizeof(ngx_http_ratelimit_redis_counters_t))
+
+#define ngx_http_ratelimit_redis_count(shared, counter, n)                    \
+    if ((shared)->counters != NULL) {                                         \
+        (void) ngx_atomic_fetch_add(                                          \
+            &(shared)->counters[ngx_http_ratelimit_lane].counter, n);         \
+    }
 
 
 /* strings are terminated, secrets must not be logged */
@@ -165,6 +180,7 @@ struct ngx_http_ratelimit_redis_s {
     ngx_http_ratelimit_redis_tls_t   *sentinel_tls;
 
     ngx_uint_t                      connections;  /* of each worker */
+    ngx_uint_t                      counted;  /* there are statistics */
     ngx_msec_t                      timeout;
     ngx_msec_t                      connect_timeout;
 
@@ -181,6 +197,26 @@ struct ngx_http_ratelimit_redis_s {
     ngx_http_ratelimit_redis_discovery_t  *discovery;  /* or NULL */
     struct ngx_http_ratelimit_sync_s      *syncs;      /* zones that report */
 };
+
+
+/* ngx_http_ratelimit_redis_counters.c */
+
+/* if there are statistics; the caller has locked the pool */
+ngx_int_t ngx_http_ratelimit_redis_add_counters(
+    ngx_http_ratelimit_redis_t *redis,
+    ngx_http_ratelimit_redis_shared_t *shared, ngx_slab_pool_t *pool);
+
+/* see ngx_http_ratelimit_kept.h; the name of the Redis itself is empty */
+void ngx_http_ratelimit_redis_keep_counters(ngx_http_ratelimit_redis_t *redis,
+    ngx_str_t *node, ngx_http_ratelimit_redis_shared_t *shared);
+void ngx_http_ratelimit_redis_restore_counters(
+    ngx_http_ratelimit_redis_t *redis, ngx_str_t *node,
+    ngx_http_ratelimit_redis_shared_t *shared);
+
+/* of all workers; zeros if there are no statistics */
+void ngx_http_ratelimit_redis_sum_counters(
+    ngx_http_ratelimit_redis_shared_t *shared,
+    ngx_http_ratelimit_redis_counters_t *sum);
 
 
 /* ngx_http_ratelimit_redis_connection.c */

@@ -144,7 +144,7 @@ ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
         return 0;
     }
 
-    ngx_atomic_fetch_add(&redis->shared->counters.denied, 1);
+    ngx_http_ratelimit_redis_count(redis->shared, denied, 1);
 
     return refused;
 }

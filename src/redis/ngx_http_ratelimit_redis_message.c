@@ -260,8 +260,8 @@ ngx_http_ratelimit_redis_count_latency(
 
     for (i = 0; usec > bounds[i]; i++) { /* void */ }
 
-    (void) ngx_atomic_fetch_add(&shared->counters.latency[i], 1);
-    (void) ngx_atomic_fetch_add(&shared->counters.latency_sum, usec);
+    ngx_http_ratelimit_redis_count(shared, latency[i], 1);
+    ngx_http_ratelimit_redis_count(shared, latency_sum, usec);
 }
 
 

@@ -32,6 +32,8 @@
     (RATELIMIT_CLUSTER_HOST + sizeof(":65535"))
 
 
+static ngx_int_t ngx_http_ratelimit_redis_nodes_count(
+    ngx_http_ratelimit_redis_nodes_t *nodes);
 static ngx_http_ratelimit_redis_node_t *ngx_http_ratelimit_redis_find_node(
     ngx_http_ratelimit_redis_directory_t *directory, ngx_str_t *host,
     in_port_t port);
@@ -96,7 +98,10 @@ ngx_http_ratelimit_redis_nodes_size(ngx_http_ratelimit_redis_nodes_t *nodes)
 {
     size_t  size;
 
-    size = nodes->nnodes * sizeof(ngx_http_ratelimit_redis_node_t)
+    /* what is smaller than a page takes a power of two */
+
+    size = nodes->nnodes * (sizeof(ngx_http_ratelimit_redis_node_t)
+                            + 2 * NGX_HTTP_RATELIMIT_REDIS_LANES)
            + nodes->nslots * sizeof(uint16_t);
 
     return ngx_align(size + size / 64, ngx_pagesize) + 8 * ngx_pagesize;
@@ -109,11 +114,11 @@ ngx_http_ratelimit_redis_nodes_init(ngx_http_ratelimit_redis_nodes_t *nodes,
 {
     ngx_http_ratelimit_redis_directory_t  *directory;
 
-    nodes->mutex = &pool->mutex;
+    nodes->pool = pool;
 
     if (former != NULL) {
         nodes->directory = former->directory;
-        return NGX_OK;
+        return ngx_http_ratelimit_redis_nodes_count(nodes);
     }
 
     directory = ngx_slab_calloc(pool,
@@ -139,6 +144,37 @@ ngx_http_ratelimit_redis_nodes_init(ngx_http_ratelimit_redis_nodes_t *nodes,
     nodes->directory = directory;
 
     return NGX_OK;
+}
+
+
+/* statistics may be new, and the nodes not */
+
+static ngx_int_t
+ngx_http_ratelimit_redis_nodes_count(ngx_http_ratelimit_redis_nodes_t *nodes)
+{
+    ngx_int_t                              rc;
+    ngx_uint_t                             i;
+    ngx_http_ratelimit_redis_node_t       *node;
+    ngx_http_ratelimit_redis_directory_t  *directory;
+
+    directory = nodes->directory;
+    rc = NGX_OK;
+
+    ngx_shmtx_lock(&nodes->pool->mutex);
+
+    for (i = 0; i < directory->nnodes && rc == NGX_OK; i++) {
+        node = &directory->nodes[i];
+
+        if (node->id) {
+            rc = ngx_http_ratelimit_redis_add_counters(nodes->redis,
+                                                       &node->shared,
+                                                       nodes->pool);
+        }
+    }
+
+    ngx_shmtx_unlock(&nodes->pool->mutex);
+
+    return rc;
 }
 
 
@@ -241,9 +277,9 @@ ngx_http_ratelimit_redis_node_server(ngx_http_ratelimit_redis_nodes_t *nodes,
     if (server != NULL && server->id == node->id) {
 
         if (server->naddrs == 0) {
-            ngx_shmtx_lock(nodes->mutex);
+            ngx_shmtx_lock(&nodes->pool->mutex);
             ngx_http_ratelimit_redis_locate(server, node);
-            ngx_shmtx_unlock(nodes->mutex);
+            ngx_shmtx_unlock(&nodes->pool->mutex);
         }
 
         return server;
@@ -253,11 +289,11 @@ ngx_http_ratelimit_redis_node_server(ngx_http_ratelimit_redis_nodes_t *nodes,
         ngx_http_ratelimit_redis_remove_server(nodes, i);
     }
 
-    ngx_shmtx_lock(nodes->mutex);
+    ngx_shmtx_lock(&nodes->pool->mutex);
 
     server = node->id ? ngx_http_ratelimit_redis_new_server(nodes, node) : NULL;
 
-    ngx_shmtx_unlock(nodes->mutex);
+    ngx_shmtx_unlock(&nodes->pool->mutex);
 
     if (server == NULL) {
         return NULL;
@@ -370,7 +406,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
 
     directory = nodes->directory;
 
-    ngx_shmtx_lock(nodes->mutex);
+    ngx_shmtx_lock(&nodes->pool->mutex);
 
     node = ngx_http_ratelimit_redis_find_node(directory, host, port);
 
@@ -378,7 +414,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
         node = ngx_http_ratelimit_redis_free_node(directory);
 
         if (node == NULL) {
-            ngx_shmtx_unlock(nodes->mutex);
+            ngx_shmtx_unlock(&nodes->pool->mutex);
             return 0;
         }
 
@@ -389,12 +425,18 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
         node->id = 0;
         ngx_memory_barrier();
 
-        ngx_memzero(&node->shared, sizeof(ngx_http_ratelimit_redis_shared_t));
+        /* its counters have been moved */
+
+        ngx_memzero(&node->shared,
+                    offsetof(ngx_http_ratelimit_redis_shared_t, counters));
         node->logged = 0;
         node->port = port;
         node->address[0] = '\0';
         ngx_cpystrn(node->host, host->data, host->len + 1);
 
+        (void) ngx_http_ratelimit_redis_add_counters(nodes->redis,
+                                                     &node->shared,
+                                                     nodes->pool);
         ngx_http_ratelimit_redis_restore_node(nodes, node);
 
         ngx_memory_barrier();
@@ -407,7 +449,7 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
 
     node->listed = ngx_current_msec;
 
-    ngx_shmtx_unlock(nodes->mutex);
+    ngx_shmtx_unlock(&nodes->pool->mutex);
 
     return node - directory->nodes + 1;
 }
@@ -439,8 +481,7 @@ ngx_http_ratelimit_redis_keep_node(ngx_http_ratelimit_redis_nodes_t *nodes,
     }
 
     ngx_http_ratelimit_redis_name_node(node, text, &name);
-    ngx_http_ratelimit_keep(&nodes->redis->name, &name, &node->shared.counters,
-                            sizeof(ngx_http_ratelimit_redis_counters_t));
+    ngx_http_ratelimit_redis_keep_counters(nodes->redis, &name, &node->shared);
 }
 
 
@@ -456,9 +497,8 @@ ngx_http_ratelimit_redis_restore_node(ngx_http_ratelimit_redis_nodes_t *nodes,
     }
 
     ngx_http_ratelimit_redis_name_node(node, text, &name);
-    ngx_http_ratelimit_restore_kept(&nodes->redis->name, &name,
-                                 &node->shared.counters,
-                                 sizeof(ngx_http_ratelimit_redis_counters_t));
+    ngx_http_ratelimit_redis_restore_counters(nodes->redis, &name,
+                                              &node->shared);
 }
 
 

@@ -47,7 +47,7 @@ typedef struct {
 struct ngx_http_ratelimit_redis_nodes_s {
     ngx_http_ratelimit_redis_t     *redis;
     ngx_http_ratelimit_redis_directory_t  *directory;
-    ngx_shmtx_t                    *mutex;    /* of new nodes */
+    ngx_slab_pool_t                *pool;     /* its mutex is of new nodes */
     ngx_uint_t                      nnodes;
     ngx_uint_t                      nslots;
     ngx_http_ratelimit_redis_server_t  **servers;  /* of the worker */

@@ -496,7 +496,7 @@ ngx_http_ratelimit_redis_report_add(ngx_http_ratelimit_redis_batch_t *batch,
     row->item = item;
 
     if (copy->repeated) {
-        ngx_atomic_fetch_add(&zone->redis->shared->counters.sync_repeated, 1);
+        ngx_http_ratelimit_redis_count(zone->redis->shared, sync_repeated, 1);
     }
 
     return ++batch->n < batch->max;
@@ -614,7 +614,7 @@ ngx_http_ratelimit_redis_report_failed(ngx_http_ratelimit_redis_batch_t *batch,
 
     redis = batch->sync->zone->redis;
 
-    ngx_atomic_fetch_add(&redis->shared->counters.sync_dropped, n);
+    ngx_http_ratelimit_redis_count(redis->shared, sync_dropped, n);
 }
 
 
@@ -713,9 +713,9 @@ ngx_http_ratelimit_redis_apply_grant(ngx_http_ratelimit_sync_t *sync,
     shape = &zone->shape;
 
     if (copy->counted) {
-        ngx_atomic_fetch_add(&zone->redis->shared->counters.sync_batches, 1);
-        ngx_atomic_fetch_add(&zone->redis->shared->counters.sync_deltas,
-                             copy->counted);
+        ngx_http_ratelimit_redis_count(zone->redis->shared, sync_batches, 1);
+        ngx_http_ratelimit_redis_count(zone->redis->shared, sync_deltas,
+                                       copy->counted);
     }
 
     if (grant->unknown) {

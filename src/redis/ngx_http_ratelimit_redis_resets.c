@@ -195,7 +195,7 @@ ngx_http_ratelimit_redis_resets_finish(
         ngx_http_ratelimit_redis_failure(server, permit);
 
     } else if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
-        (void) ngx_atomic_fetch_add(&server->owner.shared->counters.errors, 1);
+        ngx_http_ratelimit_redis_count(server->owner.shared, errors, 1);
     }
 }
 

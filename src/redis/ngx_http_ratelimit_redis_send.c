@@ -136,7 +136,7 @@ ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
 
     ngx_http_ratelimit_redis_timeout_add(command);
 
-    ngx_atomic_fetch_add(&server->owner.shared->counters.commands, 1);
+    ngx_http_ratelimit_redis_count(server->owner.shared, commands, 1);
 
     return NGX_OK;
 }
@@ -331,7 +331,7 @@ ngx_http_ratelimit_redis_send_undo(ngx_http_ratelimit_redis_command_t *command)
 
     ngx_http_ratelimit_redis_timeout_add(command);
 
-    ngx_atomic_fetch_add(&server->owner.shared->counters.commands, 1);
+    ngx_http_ratelimit_redis_count(server->owner.shared, commands, 1);
 }
 
 
@@ -377,7 +377,7 @@ ngx_http_ratelimit_redis_resend_to(ngx_http_ratelimit_redis_command_t *command,
         return NGX_ERROR;
     }
 
-    ngx_atomic_fetch_add(&server->owner.shared->counters.commands, 1);
+    ngx_http_ratelimit_redis_count(server->owner.shared, commands, 1);
 
     return NGX_OK;
 }

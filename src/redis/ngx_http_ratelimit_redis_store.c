@@ -246,7 +246,7 @@ ngx_http_ratelimit_redis_send_query(ngx_http_ratelimit_query_t *q,
     if (ngx_http_ratelimit_redis_send(command) != NGX_OK) {
 
         if (op == RATELIMIT_SCRIPT_DECIDE) {
-            ngx_atomic_fetch_add(&server->owner.shared->counters.fallbacks, 1);
+            ngx_http_ratelimit_redis_count(server->owner.shared, fallbacks, 1);
         }
 
         return NGX_ERROR;
@@ -467,7 +467,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
         }
 
     } else {
-        ngx_atomic_fetch_add(&server->owner.shared->counters.errors, 1);
+        ngx_http_ratelimit_redis_count(server->owner.shared, errors, 1);
 
         if (rc == NGX_DECLINED) {
             ngx_http_ratelimit_redis_log_error(server);
@@ -595,7 +595,7 @@ ngx_http_ratelimit_redis_on_timeout(
         command->on_reply = NULL;
     }
 
-    ngx_atomic_fetch_add(&server->owner.shared->counters.timeouts, 1);
+    ngx_http_ratelimit_redis_count(server->owner.shared, timeouts, 1);
 
     if (server->nconnections) {
         ngx_http_ratelimit_redis_set_reason(server, NULL,
@@ -637,7 +637,7 @@ ngx_http_ratelimit_redis_done(ngx_http_ratelimit_redis_server_t *server,
         }
 
     } else if (rc == NGX_ERROR) {
-        ngx_atomic_fetch_add(&server->owner.shared->counters.fallbacks, 1);
+        ngx_http_ratelimit_redis_count(server->owner.shared, fallbacks, 1);
 
     } else {
         if (op == RATELIMIT_SCRIPT_DECIDE) {

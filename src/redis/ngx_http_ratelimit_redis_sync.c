@@ -210,7 +210,7 @@ ngx_http_ratelimit_sync_decide(ngx_http_ratelimit_query_t *q)
         return NGX_OK;
     }
 
-    ngx_atomic_fetch_add(&redis->shared->counters.fallbacks, 1);
+    ngx_http_ratelimit_redis_count(redis->shared, fallbacks, 1);
 
     return NGX_ERROR;
 }
@@ -641,7 +641,7 @@ ngx_http_ratelimit_sync_local(ngx_http_ratelimit_query_t *q)
                                    ngx_http_ratelimit_self))
         {
             redis = sync->zone->redis;
-            ngx_atomic_fetch_add(&redis->shared->counters.sync_dropped, 1);
+            ngx_http_ratelimit_redis_count(redis->shared, sync_dropped, 1);
         }
 
         ngx_http_ratelimit_redis_report_later(sync);

@@ -223,7 +223,7 @@ ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_server_t *server,
         return;
     }
 
-    ngx_atomic_fetch_add(&shared->counters.changes, 1);
+    ngx_http_ratelimit_redis_count(shared, changes, 1);
 
     ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0,
                   "ratelimit: redis \"%V\" is up again", &server->owner.label);
@@ -246,7 +246,7 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_server_t *server,
     if (ratelimit_breaker_failure(&shared->breaker, permit, ngx_current_msec,
                                   (uint32_t) ngx_random()))
     {
-        ngx_atomic_fetch_add(&shared->counters.changes, 1);
+        ngx_http_ratelimit_redis_count(shared, changes, 1);
 
         ngx_log_error(NGX_LOG_ERR, ngx_cycle->log, 0,
                       "ratelimit: redis \"%V\" is marked down: %*s",

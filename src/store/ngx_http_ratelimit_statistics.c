@@ -180,6 +180,9 @@ static void ngx_http_ratelimit_statistics_unlock(
     ngx_http_ratelimit_statistics_t *statistics);
 
 
+ngx_uint_t  ngx_http_ratelimit_lane;
+
+
 void
 ngx_http_ratelimit_statistics_join(ngx_http_ratelimit_use_t **uses,
     ngx_uint_t n, ngx_uint_t rows)
@@ -1108,13 +1111,15 @@ ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle,
     ngx_http_ratelimit_zone_t        **zone;
     ngx_http_ratelimit_statistics_t   *statistics;
 
+    lane = ngx_worker % NGX_HTTP_RATELIMIT_LANES;
+    ngx_http_ratelimit_lane = lane;
+
     statistics = ngx_http_ratelimit_statistics_of(cycle, 0);
 
     if (statistics == NULL) {
         return;
     }
 
-    lane = ngx_worker % NGX_HTTP_RATELIMIT_LANES;
     zone = zones->elts;
 
     for (i = 0; i < zones->nelts; i++) {
@@ -1182,20 +1187,47 @@ static void
 ngx_http_ratelimit_statistics_add(ngx_http_ratelimit_statistics_t *statistics,
     ngx_http_ratelimit_counts_t *sum, u_char *cell, ngx_uint_t own)
 {
-    ngx_uint_t                    i, lane, said;
-    ngx_http_ratelimit_counts_t  *counts;
+    ngx_uint_t                    i, said;
+    ngx_http_ratelimit_counts_t   counts;
 
-    for (lane = 0; lane < statistics->nlanes; lane++) {
-        counts = (ngx_http_ratelimit_counts_t *)
-                 (cell + lane * NGX_HTTP_RATELIMIT_LANE_SIZE);
+    if (own) {
+        ngx_http_ratelimit_sum_lanes(cell, NGX_HTTP_RATELIMIT_LANE_SIZE,
+                                     statistics->nlanes, sum,
+                                     sizeof(ngx_http_ratelimit_counts_t));
+        return;
+    }
 
-        sum->delayed += own ? counts->delayed : 0;
+    ngx_memzero(&counts, sizeof(ngx_http_ratelimit_counts_t));
 
-        for (i = 0; i < NGX_HTTP_RATELIMIT_STATUSES - 1; i++) {
-            said = (own || i == NGX_HTTP_RATELIMIT_BYPASSED - 1)
-                   ? i : NGX_HTTP_RATELIMIT_PASSED - 1;
+    ngx_http_ratelimit_sum_lanes(cell, NGX_HTTP_RATELIMIT_LANE_SIZE,
+                                 statistics->nlanes, &counts,
+                                 sizeof(ngx_http_ratelimit_counts_t));
 
-            sum->requests[said] += counts->requests[i];
+    for (i = 0; i < NGX_HTTP_RATELIMIT_STATUSES - 1; i++) {
+        said = (i == NGX_HTTP_RATELIMIT_BYPASSED - 1)
+               ? i : NGX_HTTP_RATELIMIT_PASSED - 1;
+
+        sum->requests[said] += counts.requests[i];
+    }
+}
+
+
+void
+ngx_http_ratelimit_sum_lanes(void *first, size_t step, ngx_uint_t n, void *sum,
+    size_t size)
+{
+    u_char             *lane;
+    ngx_uint_t          i;
+    ngx_atomic_t       *from;
+    ngx_atomic_uint_t  *to;
+
+    to = sum;
+
+    for (lane = first; n; n--, lane += step) {
+        from = (ngx_atomic_t *) lane;
+
+        for (i = 0; i < size / sizeof(ngx_atomic_t); i++) {
+            to[i] += from[i];
         }
     }
 }

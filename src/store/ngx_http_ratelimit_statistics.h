@@ -75,6 +75,17 @@ typedef struct {
 } ngx_http_ratelimit_tally_t;
 
 
+/* the lane of this worker */
+extern ngx_uint_t  ngx_http_ratelimit_lane;
+
+/*
+ * Adds up lanes that begin so many bytes after one another: of each, so many
+ * bytes of ngx_atomic_t.
+ */
+void ngx_http_ratelimit_sum_lanes(void *first, size_t step, ngx_uint_t n,
+    void *sum, size_t size);
+
+
 /*
  * Configuration time: these limits are decided at once, by a query that has so
  * many rows for all of them.
@@ -91,7 +102,7 @@ ngx_int_t ngx_http_ratelimit_statistics_declare(ngx_conf_t *cf,
 void ngx_http_ratelimit_statistics_activate(ngx_cycle_t *cycle,
     ngx_array_t *zones);
 
-/* the cells of their limits are in the worker's lane from now on */
+/* the lane of the worker, where the cells of all limits are from now on */
 void ngx_http_ratelimit_statistics_init_process(ngx_cycle_t *cycle,
     ngx_array_t *zones);
 

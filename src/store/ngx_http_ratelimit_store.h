@@ -395,7 +395,7 @@ void ngx_http_ratelimit_store_exit_process(ngx_cycle_t *cycle);
     (1 ngx_http_ratelimit_each_latency(ngx_http_ratelimit_latency_one))
 
 
-/* of a server of a Redis; kept if that is gone */
+/* of a server of a Redis, a lane of each worker; kept if that is gone */
 
 typedef struct {
     ngx_atomic_t                    commands;

@@ -115,7 +115,7 @@ ngx_http_ratelimit_top_init_process(ngx_array_t *zones)
 
         for (k = 0; zone[i]->top_zone && k < zone[i]->uses.nelts; k++) {
             use[k]->top_lane = ngx_http_ratelimit_top_lane(zone[i],
-                                      ngx_worker % NGX_HTTP_RATELIMIT_LANES);
+                                      ngx_http_ratelimit_lane);
         }
     }
 }
