@@ -8,6 +8,7 @@
 use strict;
 use warnings;
 
+use JSON::PP qw(decode_json);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -25,6 +26,8 @@ my $redis = RedisServer->start;
 my $http = <<"END";
 ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=5s;
 ratelimit_zone \$arg_k zone=far:1m rate=2r/h redis=main;
+ratelimit_zone \$arg_k zone=open:1m rate=2r/h redis=main fail=open;
+ratelimit_zone \$arg_k zone=closed:1m rate=2r/h redis=main fail=closed;
 ratelimit_zone \$arg_k zone=sync:1m rate=2r/h redis=main sync=500ms;
 ratelimit_zone \$arg_k zone=plan:1m rate=\$plan redis=main;
 ratelimit_zone \$arg_k zone=tokens:1m rate=\$plan redis=main
@@ -35,6 +38,8 @@ server {
     listen 127.0.0.1:PORT;
 
     location /far { ratelimit zone=far; empty_gif; }
+    location /open { ratelimit zone=open; empty_gif; }
+    location /closed { ratelimit zone=closed; empty_gif; }
     location /sync { ratelimit zone=sync; empty_gif; }
     location /plan { ratelimit zone=plan; empty_gif; }
     location /tokens { ratelimit zone=tokens; empty_gif; }
@@ -109,22 +114,43 @@ subtest 'the gateway itself' => sub {
 };
 
 
-subtest 'Redis is down' => sub {
-    $one->series((['GET /far?k=b']) x 4);
-    is($one->ask('GET /far?k=b')->{status}, 429, 'refused');
+# from then on no gateway can learn of a reset, nor reset a key: it is known that
+# there was none if the gateway has refused the key until then
 
-    $redis->kill;
+subtest 'Redis goes down' => sub {
+    my $status;
 
-    my $end = time + 1.5;
-    my $admitted = 0;
+    for my $round (1 .. 10) {
+        my $uri = "/open?k=$round";
 
-    while (time < $end) {
-        $admitted++ if $one->ask('GET /far?k=b')->{status} == 200;
-        sleep 0.05;
+        $one->series((["GET $uri"]) x 2);
+        Gateway::await(sub {
+            $one->ask("GET $uri");
+            $one->ask("GET $uri");
+            figures()->{denied} > $round;
+        }, 'a known refusal');
+        down();
+        $status = $one->ask("GET $uri")->{status};
+        $redis->restart;
+        Gateway::await(sub { figures()->{up} }, 'Redis');
+
+        last if $status == 429;
     }
 
-    is($admitted, 0, 'a known refusal holds');
-    is($two->ask('DELETE /api/zones/far/keys/b')->{status}, 503, 'no reset');
+    is($status, 429, 'a known refusal holds');
+};
+
+
+subtest 'Redis goes down after a reset' => sub {
+    my %reset = map { $_ => reset_key($_) } qw(open closed);
+
+    Gateway::await(sub { time - $reset{closed} > SECOND }, 'a second');
+    $one->series((['GET /far?k=b']) x 3);
+    down();
+    ends('open', $reset{open}, SECOND, 200);
+    ends('closed', $reset{closed}, SECOND, 503);
+    is($one->ask('GET /far?k=b')->{status}, 429, 'what is counted here, too');
+    is($two->ask('DELETE /api/zones/open/keys/a')->{status}, 503, 'no reset');
 };
 
 subtest 'Redis is back, and there are no requests' => sub {
@@ -140,33 +166,57 @@ is($_->complaints, '', 'no complaints') for @gateways;
 done_testing();
 
 
-# by one gateway, of a key that the other one refuses
-
 sub resets {
     my ($zone, $within) = @_;
 
-    for my $round (1 .. 3) {
-        Gateway::await(sub { $one->ask("GET /$zone?k=a")->{status} == 429 },
-                       'a refusal');
+    ends($zone, reset_key($zone), $within, 200) for 1 .. 3;
+}
 
-        is($two->ask("DELETE /api/zones/$zone/keys/a")->{status}, 204, 'reset');
 
-        my $reset = time;
-        my ($late, $status) = (0, 0);
+sub down {
+    $redis->kill;
 
-        # each request whose time has come must be admitted
+    Gateway::await(sub {
+        $one->ask('GET /open?k=other');
+        return !figures()->{up};
+    }, 'a server that is marked down');
+}
 
-        while ($status != 200) {
-            my $now = time;
 
-            $status = $one->ask("GET /$zone?k=a")->{status};
-            $late++ if $status == 429 && $now - $reset > $within;
+sub figures {
+    return decode_json($one->ask('GET /api/redis')->{body})->{redis}[0];
+}
 
-            last if $late;
-        }
 
-        is($late, 0, "round $round: not refused after $within seconds");
+# by one gateway, of a key that the other one refuses; returns when
+
+sub reset_key {
+    my ($zone) = @_;
+
+    Gateway::await(sub { $one->ask("GET /$zone?k=a")->{status} == 429 },
+                   'a refusal');
+
+    is($two->ask("DELETE /api/zones/$zone/keys/a")->{status}, 204, 'reset');
+
+    return time;
+}
+
+
+# the refusal; each request whose time has come must be answered otherwise
+
+sub ends {
+    my ($zone, $reset, $within, $expected) = @_;
+
+    my ($late, $status) = (0, 429);
+
+    while ($status == 429 && !$late) {
+        my $now = time;
+
+        $status = $one->ask("GET /$zone?k=a")->{status};
+        $late++ if $status == 429 && $now - $reset > $within;
     }
+
+    is($status, $expected, "$zone: not refused after $within seconds");
 }
 
 

@@ -90,6 +90,8 @@ typedef struct ngx_http_ratelimit_redis_discovery_s
 typedef struct {
     ratelimit_breaker_t             breaker;
 
+    ngx_atomic_t                    failing;  /* when the first command was
+                                                 sent that has failed, ms */
     ngx_atomic_t                    generation;  /* older connections may be
                                                     dead */
     ngx_atomic_t                    logged;   /* second of the last line about

@@ -135,11 +135,11 @@ ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
 
     shown = q->subjects[0].use->shown && refused < q->n;
 
-    /* a server that is marked down says nothing of the rest, nor of resets */
+    /* a server that is marked down says nothing of the rest */
 
-    if ((shown || !ngx_http_ratelimit_redis_resets_known(redis))
-        && !ngx_http_ratelimit_redis_is_down(redis,
-                              ngx_http_ratelimit_redis_part(&q->subjects[0])))
+    if (!ngx_http_ratelimit_redis_resets_known(redis)
+        || (shown && !ngx_http_ratelimit_redis_is_down(redis,
+                              ngx_http_ratelimit_redis_part(&q->subjects[0]))))
     {
         return 0;
     }

@@ -7,7 +7,7 @@
  * as a number, and a reset replaces it.
  *
  * A refusal is believed if the number was known to be the same within the last
- * second.  While Redis can't be asked, no key is reset either.
+ * second, or within the second before Redis went down, as no key is reset then.
  */
 
 
@@ -44,8 +44,8 @@ ngx_http_ratelimit_redis_resets_count(ngx_http_ratelimit_redis_t *redis)
 ngx_uint_t
 ngx_http_ratelimit_redis_resets_known(ngx_http_ratelimit_redis_t *redis)
 {
-    ngx_uint_t                          slot;
     ngx_atomic_uint_t                   now, asked, known;
+    ngx_http_ratelimit_redis_server_t  *server;
     ngx_http_ratelimit_redis_shared_t  *shared;
 
     shared = redis->shared;
@@ -55,21 +55,25 @@ ngx_http_ratelimit_redis_resets_known(ngx_http_ratelimit_redis_t *redis)
 
     if (now - known >= NGX_HTTP_RATELIMIT_REDIS_RESETS_ASK
         && (now - asked >= NGX_HTTP_RATELIMIT_REDIS_RESETS_ASK || asked == 0)
-        && ngx_atomic_cmp_set(&shared->resets_asked, asked, now)
-        && ngx_http_ratelimit_redis_resets_send(redis, 0, NULL) != NGX_OK)
+        && ngx_atomic_cmp_set(&shared->resets_asked, asked, now))
     {
-        return 1;
+        (void) ngx_http_ratelimit_redis_resets_send(redis, 0, NULL);
     }
 
-    if (known && now - known < NGX_HTTP_RATELIMIT_REDIS_RESETS_KNOW) {
-        return 1;
+    if (known == 0) {
+        return 0;
     }
 
-    /* it is marked down: a reset would have failed, too */
+    server = ngx_http_ratelimit_redis_route(redis,
+                                       ngx_http_ratelimit_redis_resets_slot());
+    shared = server->owner.shared;
 
-    slot = ngx_http_ratelimit_redis_resets_slot();
+    if (ratelimit_breaker_is_open(&shared->breaker)) {
+        now = shared->failing;
+    }
 
-    return ngx_http_ratelimit_redis_is_down(redis, slot);
+    return (ngx_atomic_int_t) (now - known)
+           < NGX_HTTP_RATELIMIT_REDIS_RESETS_KNOW;
 }
 
 

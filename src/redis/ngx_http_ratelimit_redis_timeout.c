@@ -243,6 +243,10 @@ ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_server_t *server,
 
     shared = server->owner.shared;
 
+    if (!ratelimit_breaker_has_failed(&shared->breaker)) {
+        shared->failing = ngx_current_msec - server->redis->timeout;
+    }
+
     if (ratelimit_breaker_failure(&shared->breaker, permit, ngx_current_msec,
                                   (uint32_t) ngx_random()))
     {
