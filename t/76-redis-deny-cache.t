@@ -57,6 +57,8 @@ subtest 'another cost' => \&another_cost;
 subtest 'soft and elastic' => \&soft_and_elastic;
 subtest 'another key' => \&another_key;
 subtest 'other limits of the decision' => \&others;
+subtest 'a longer wait' => \&longer_wait;
+subtest 'ends of refusals of several limits' => \&several_ends;
 subtest 'several rates' => \&several_rates;
 subtest 'refunds' => \&given_back;
 subtest 'what was refused for a moment' => \&for_a_moment;
@@ -86,6 +88,8 @@ ratelimit_zone $arg_k zone=large:1m rate=100r/d redis=main;
 ratelimit_zone $arg_k zone=near:1m rate=100r/d;
 ratelimit_zone $arg_k zone=rates:1m rate=2r/4s rate=4r/d
                algorithm=sliding_log redis=main;
+ratelimit_zone $arg_h zone=hour:1m rate=1r/h algorithm=sliding_log redis=main;
+ratelimit_zone $arg_d zone=day:1m rate=10r/d algorithm=sliding_log redis=main;
 ratelimit_zone $arg_k zone=told:1m rate=1r/12s algorithm=token_bucket
                redis=main;
 ratelimit_zone $arg_k zone=tokens:1m rate=10r/h algorithm=token_bucket
@@ -133,6 +137,9 @@ END
         '/large' => 'ratelimit zone=large cost=0;',
         '/near' => 'ratelimit zone=near cost=0;',
         '/rates' => 'ratelimit zone=rates;',
+        '/long' => 'ratelimit zone=hour; ratelimit zone=day cost=$arg_c;',
+        '/hour' => 'ratelimit zone=hour;',
+        '/day' => 'ratelimit zone=day cost=$arg_c;',
         '/told' => 'ratelimit zone=told;',
         '/rejected' => 'ratelimit zone=main name=rejected rate=3r/d
                         rejected=count;',
@@ -359,6 +366,75 @@ sub others {
 }
 
 
+# What is known of one limit is not all that a client has to wait for: here it
+# is an hour by one limit, and most of a day by another one.
+
+sub longer_wait {
+    at_peace('/hour?h=peace');
+
+    is(statuses('/long?h=1&d=1&c=10'), 200, 'both are used up, for a cost');
+    whole_wait('/long?h=1&d=1&c=1', 'another cost');
+
+    is(statuses('/day?d=2&c=10', '/long?h=2&d=3&c=1'), '200 200',
+       'each beside another one');
+    whole_wait('/long?h=2&d=2&c=1', 'both');
+
+    is(statuses('/hour?h=4'), 200, 'one is used up');
+    is(statuses('/long?h=4&d=4&c=1'), 429, 'the other one is not');
+    $redis->forget_calls;
+    statuses(('/long?h=4&d=4&c=1') x 100);
+    cmp_ok($redis->calls('evalsha'), '<', FEW, 'which is asked once');
+}
+
+
+# until what is remembered is refused without Redis
+
+sub at_peace {
+    my ($uri) = @_;
+
+    Gateway::await(sub {
+        $redis->forget_calls;
+
+        return statuses($uri) == 429 && $redis->calls('evalsha') == 0;
+    }, 'a known refusal');
+}
+
+
+sub whole_wait {
+    my ($uri, $name) = @_;
+    my ($answer) = answers($uri);
+
+    is($answer->{status}, 429, "$name: refused");
+    cmp_ok($answer->{field}{'retry-after'}, '>', 2 * 3600, "$name: for the longer");
+    like($answer->{body}, qr/"violated-policies":\["hour","day"\]/,
+         "$name: by both");
+}
+
+
+# each refusal that is believed for a moment has an end of its own
+
+sub several_ends {
+    my $brief = Gateway->start(workers => 2, http => $config =~ s/\}\s*\z//r
+        . "location /late { ratelimit zone=day after_auth; }\n}\n");
+    my $via = Clients->new($brief->{port});
+    my ($start, $told);
+
+    for my $uri ('/day?d=ends&c=10', '/hour?h=ends') {
+        is($via->ask("GET $uri")->{status}, 200, 'used up');
+        sleep 0.4;
+    }
+
+    for ($start = time; time < $start + 4; sleep 0.05) {
+        $told = $via->ask('GET /long?h=ends&d=ends&c=1');
+        last if $told->{field}{'retry-after'} <= 2 * 3600;
+    }
+
+    cmp_ok($told->{field}{'retry-after'}, '>', 2 * 3600,
+           'always the longer wait');
+    is($brief->complaints, '', 'nothing to complain about');
+}
+
+
 # the one that lets in first does not let in what the other one refuses
 
 sub several_rates {
@@ -368,9 +444,11 @@ sub several_rates {
     is(statuses(('/rates?k=r') x 2), '429 429', 'then the long one');
     cmp_ok(field('Retry-After', '/rates?k=r'), '>', 1000, 'for long');
 
+    # but for one question a second about the short one
+
     $redis->forget_calls;
     statuses(('/rates?k=r') x 50);
-    is($redis->calls('evalsha'), 0, 'without Redis');
+    cmp_ok($redis->calls('evalsha'), '<', FEW, 'without Redis');
 }
 
 

@@ -766,15 +766,18 @@ ngx_int_t ngx_http_ratelimit_redis_resets_announce(
 ngx_int_t ngx_http_ratelimit_redis_deny_cache_declare(ngx_conf_t *cf,
     ngx_http_ratelimit_zone_t *zone, void *tag);
 
-/* whether a limit of the query is known to refuse: then all verdicts are set */
+/*
+ * Whether a limit of the query is known to refuse, and nothing else has to be
+ * known: then all verdicts are set.
+ */
 ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find(
     ngx_http_ratelimit_query_t *q);
 
 /*
- * whether to ask Redis about a query that is refused elsewhere; it is, once a
- * second for a key
+ * Whether to ask Redis, once a second for a key, about limits of a query that
+ * is refused by others.
  */
-ngx_uint_t ngx_http_ratelimit_redis_deny_cache_ask_due(
+ngx_uint_t ngx_http_ratelimit_redis_deny_cache_look_due(
     ngx_http_ratelimit_query_t *q);
 
 /* Redis has decided the query, at most "age" milliseconds ago */

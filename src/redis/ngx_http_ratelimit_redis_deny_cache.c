@@ -11,6 +11,10 @@
  * remembered: a refund may have made room before its reply is there.  A reload
  * forgets all, as an operator may have removed the counter.  Limits that count
  * refused requests are not cached: Redis has to see each request.
+ *
+ * A request is refused from memory if that is known of all of its limits.  Of
+ * the others Redis is asked once a second: they may make the client wait for
+ * longer.
  */
 
 
@@ -107,8 +111,10 @@ ngx_uint_t
 ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
 {
     uint64_t                     now;
-    ngx_uint_t                   i, shown, refused;
+    ngx_uint_t                   i, refused;
     ngx_http_ratelimit_redis_t  *redis;
+
+    q->look = 0;
 
     if (ngx_http_ratelimit_self == 0) {
         return 0;
@@ -133,14 +139,16 @@ ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
         return 0;
     }
 
-    shown = q->subjects[0].use->shown && refused < q->n;
-
     /* a server that is marked down says nothing of the rest */
 
-    if (!ngx_http_ratelimit_redis_resets_known(redis)
-        || (shown && !ngx_http_ratelimit_redis_is_down(redis,
-                              ngx_http_ratelimit_redis_part(&q->subjects[0]))))
-    {
+    q->look = !ngx_http_ratelimit_redis_resets_known(redis)
+              || (refused < q->n
+                  && !ngx_http_ratelimit_redis_is_down(redis,
+                              ngx_http_ratelimit_redis_part(&q->subjects[0]))
+                  && (q->subjects[0].use->shown
+                      || ngx_http_ratelimit_redis_deny_cache_look_due(q)));
+
+    if (q->look) {
         return 0;
     }
 
@@ -205,10 +213,13 @@ ngx_http_ratelimit_redis_deny_cache_find_item(ngx_http_ratelimit_query_t *q,
 }
 
 
-/* of a limit that does not refuse: Redis is not asked for a second */
+/*
+ * Of a limit that is not known to refuse, Redis is asked by one look a second:
+ * what marks the look is remembered like a denial, and forgotten like one.
+ */
 
 ngx_uint_t
-ngx_http_ratelimit_redis_deny_cache_ask_due(ngx_http_ratelimit_query_t *q)
+ngx_http_ratelimit_redis_deny_cache_look_due(ngx_http_ratelimit_query_t *q)
 {
     uint64_t                            now;
     ngx_uint_t                          i, due;
@@ -242,7 +253,7 @@ ngx_http_ratelimit_redis_deny_cache_ask_due(ngx_http_ratelimit_query_t *q)
         denial.limit = ~ngx_http_ratelimit_redis_deny_cache_limit(q, i);
         denial.until = now + RATELIMIT_SECOND;
 
-        if (q->items[i].cost
+        if (q->items[i].cost && q->items[i].verdict.allowed
             && !ratelimit_deny_cache_find(zone->deny_cache, denial.key,
                                           denial.limit, now, &denial))
         {

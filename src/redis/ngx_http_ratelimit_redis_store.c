@@ -130,7 +130,7 @@ ngx_http_ratelimit_redis_refused(ngx_http_ratelimit_query_t *q)
     if (count_rejected) {
         ngx_http_ratelimit_redis_mirror_charge(q);
 
-    } else if (!ngx_http_ratelimit_redis_deny_cache_ask_due(q)) {
+    } else if (!q->look && !ngx_http_ratelimit_redis_deny_cache_look_due(q)) {
         return NGX_DECLINED;
     }
 

@@ -161,6 +161,8 @@ struct ngx_http_ratelimit_query_s {
     ngx_http_ratelimit_progress_t  *progress;
     void                           *pending;
     uint32_t                        reset_count;  /* when it was sent */
+    ngx_uint_t                      look;     /* known to be refused, but not
+                                                 all is known */
 };
 
 
@@ -177,9 +179,9 @@ typedef enum {
 /*
  * What a store does with a query whose limits all are its own.
  *
- * recall  whether a limit is known to refuse before the store is asked, and all
- *         that are shown do: then all verdicts are set.  NULL if the store
- *         remembers no refusals.
+ * recall  whether a limit is known to refuse before the store is asked, and
+ *         there is no need to ask about the others: then all verdicts are set.
+ *         NULL if the store remembers no refusals.
  * decide  NGX_OK     decided: allowed and all verdicts are set, those of shared
  *                    memory as far as ratelimit_table_decide() sets them
  *         NGX_AGAIN  done will be called once, later, never from inside decide
