@@ -59,6 +59,7 @@ subtest 'another key' => \&another_key;
 subtest 'other limits of the decision' => \&others;
 subtest 'a longer wait' => \&longer_wait;
 subtest 'ends of refusals of several limits' => \&several_ends;
+subtest 'beside a limit in shared memory' => \&beside_memory;
 subtest 'several rates' => \&several_rates;
 subtest 'refunds' => \&given_back;
 subtest 'what was refused for a moment' => \&for_a_moment;
@@ -90,6 +91,7 @@ ratelimit_zone $arg_k zone=rates:1m rate=2r/4s rate=4r/d
                algorithm=sliding_log redis=main;
 ratelimit_zone $arg_h zone=hour:1m rate=1r/h algorithm=sliding_log redis=main;
 ratelimit_zone $arg_d zone=day:1m rate=10r/d algorithm=sliding_log redis=main;
+ratelimit_zone $arg_k zone=memory:1m rate=1r/h algorithm=sliding_log;
 ratelimit_zone $arg_k zone=told:1m rate=1r/12s algorithm=token_bucket
                redis=main;
 ratelimit_zone $arg_k zone=tokens:1m rate=10r/h algorithm=token_bucket
@@ -140,6 +142,8 @@ END
         '/long' => 'ratelimit zone=hour; ratelimit zone=day cost=$arg_c;',
         '/hour' => 'ratelimit zone=hour;',
         '/day' => 'ratelimit zone=day cost=$arg_c;',
+        '/mixed' => 'ratelimit zone=memory;
+                     ratelimit zone=day name=mixed rate=1r/d;',
         '/told' => 'ratelimit zone=told;',
         '/rejected' => 'ratelimit zone=main name=rejected rate=3r/d
                         rejected=count;',
@@ -414,8 +418,7 @@ sub whole_wait {
 # each refusal that is believed for a moment has an end of its own
 
 sub several_ends {
-    my $brief = Gateway->start(workers => 2, http => $config =~ s/\}\s*\z//r
-        . "location /late { ratelimit zone=day after_auth; }\n}\n");
+    my $brief = Gateway->start(workers => 2, http => brief());
     my $via = Clients->new($brief->{port});
     my ($start, $told);
 
@@ -431,6 +434,40 @@ sub several_ends {
 
     cmp_ok($told->{field}{'retry-after'}, '>', 2 * 3600,
            'always the longer wait');
+    is($brief->complaints, '', 'nothing to complain about');
+}
+
+
+sub brief {
+    return $config =~ s/\}\s*\z//r
+           . "location /late { ratelimit zone=day after_auth; }\n}\n";
+}
+
+
+# A refusal of shared memory is told with the wait for Redis, whenever that was
+# asked, and whether or not what it said can still be believed.
+
+sub beside_memory {
+    my $brief = Gateway->start(workers => 2, http => brief());
+    my $via = Clients->new($brief->{port});
+
+    for my $round (1 .. 3) {
+        my ($status, @short) = $via->ask("GET /mixed?k=$round&d=$round")->{status};
+
+        for my $pause (0, 0.93, (0.04) x 20) {
+            sleep $pause;
+
+            my $answer = $via->ask("GET /mixed?k=$round&d=$round");
+
+            push @short, $answer->{field}{'retry-after'}
+                if $answer->{field}{'retry-after'} <= 2 * 3600;
+        }
+
+        is($status, 200, 'used up');
+        is("@short", '', 'the longer wait each time');
+        sleep 0.9;
+    }
+
     is($brief->complaints, '', 'nothing to complain about');
 }
 

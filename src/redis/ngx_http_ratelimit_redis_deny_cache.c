@@ -257,7 +257,7 @@ ngx_http_ratelimit_redis_deny_cache_look_due(ngx_http_ratelimit_query_t *q)
             && !ratelimit_deny_cache_find(zone->deny_cache, denial.key,
                                           denial.limit, now, &denial))
         {
-            ratelimit_deny_cache_add(zone->deny_cache, &denial, now,
+            ratelimit_deny_cache_add(zone->deny_cache, &denial,
                                      ngx_http_ratelimit_self);
             due = 1;
         }
@@ -394,7 +394,7 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
 
     ratelimit_deny_cache_add(ngx_http_ratelimit_redis_deny_cache_at(q, i,
                                                                 q->reset_count),
-                             &denial, now, ngx_http_ratelimit_self);
+                             &denial, ngx_http_ratelimit_self);
 }
 
 

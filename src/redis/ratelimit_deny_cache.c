@@ -35,7 +35,7 @@ static void ratelimit_deny_cache_copy(const ratelimit_denial_t *denial,
     ratelimit_denial_t *copy);
 static ratelimit_denial_t *ratelimit_deny_cache_place(
     const ratelimit_deny_cache_t *cache, ratelimit_deny_group_t *group,
-    const ratelimit_denial_t *denial, uint64_t now);
+    const ratelimit_denial_t *denial);
 static void ratelimit_deny_cache_write(ratelimit_denial_t *to,
     const ratelimit_denial_t *denial);
 
@@ -173,9 +173,9 @@ ratelimit_deny_cache_copy(const ratelimit_denial_t *denial,
 
 void
 ratelimit_deny_cache_add(ratelimit_deny_cache_t *cache,
-    const ratelimit_denial_t *denial, uint64_t now, uint32_t me)
+    const ratelimit_denial_t *denial, uint32_t me)
 {
-    ratelimit_denial_t      *to, new;
+    ratelimit_denial_t       new;
     ratelimit_deny_group_t  *group;
 
     new = *denial;
@@ -185,22 +185,16 @@ ratelimit_deny_cache_add(ratelimit_deny_cache_t *cache,
 
     (void) ratelimit_lock(&group->lock, me, cache->lifelines);
 
-    to = ratelimit_deny_cache_place(cache, group, &new, now);
-
-    if (to != NULL) {
-        ratelimit_deny_cache_write(to, &new);
-    }
+    ratelimit_deny_cache_write(ratelimit_deny_cache_place(cache, group, &new),
+                               &new);
 
     ratelimit_unlock(&group->lock);
 }
 
 
-/* NULL if there is a denial already */
-
 static ratelimit_denial_t *
 ratelimit_deny_cache_place(const ratelimit_deny_cache_t *cache,
-    ratelimit_deny_group_t *group, const ratelimit_denial_t *denial,
-    uint64_t now)
+    ratelimit_deny_group_t *group, const ratelimit_denial_t *denial)
 {
     unsigned             i;
     uint64_t             until, first;
@@ -212,10 +206,8 @@ ratelimit_deny_cache_place(const ratelimit_deny_cache_t *cache,
     for (i = 0; i < RATELIMIT_DENY_GROUP; i++) {
         e = &group->denials[i];
 
-        if (e->key == denial->key && e->limit == denial->limit
-            && ratelimit_deny_cache_valid(cache, e, now))
-        {
-            return NULL;
+        if (e->key == denial->key && e->limit == denial->limit) {
+            return e;
         }
 
         /* those of older configurations are of no use any more */

@@ -62,9 +62,9 @@ uint64_t ratelimit_deny_cache_limit(const ratelimit_hash_t *secret,
 int ratelimit_deny_cache_find(const ratelimit_deny_cache_t *cache,
     uint64_t key, uint64_t limit, uint64_t now, ratelimit_denial_t *found);
 
-/* a valid denial of the same key and limit stays as it is */
+/* in the place of one of the same key and limit, if there is one */
 void ratelimit_deny_cache_add(ratelimit_deny_cache_t *cache,
-    const ratelimit_denial_t *denial, uint64_t now, uint32_t me);
+    const ratelimit_denial_t *denial, uint32_t me);
 
 /* drops all denials of a key, whatever their limit and cost */
 void ratelimit_deny_cache_forget(ratelimit_deny_cache_t *cache, uint64_t key,

@@ -95,7 +95,7 @@ deny_add(ratelimit_deny_cache_t *cache, uint64_t key, uint64_t limit,
 
     denial = deny_denial(key, limit, until);
 
-    ratelimit_deny_cache_add(cache, &denial, DENY_NOW, deny_me);
+    ratelimit_deny_cache_add(cache, &denial, deny_me);
 }
 
 
