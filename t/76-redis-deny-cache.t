@@ -50,6 +50,7 @@ my $clients = Clients->new($gateway->{port});
 
 subtest 'an attack costs next to nothing' => \&attack;
 subtest 'until its time has come' => \&in_time;
+subtest 'a bucket that fills fast' => \&fills_fast;
 subtest 'what clients are told' => \&told;
 subtest 'another limit' => \&another_limit;
 subtest 'another plan' => \&another_plan;
@@ -96,6 +97,10 @@ ratelimit_zone $arg_k zone=told:1m rate=1r/12s algorithm=token_bucket
                redis=main;
 ratelimit_zone $arg_k zone=tokens:1m rate=10r/h algorithm=token_bucket
                redis=main;
+ratelimit_zone $arg_k zone=fills:1m rate=10r/s algorithm=token_bucket
+               redis=main;
+ratelimit_zone $arg_k zone=filled:1m rate=10r/s algorithm=token_bucket
+               redis=main sync=100ms;
 ratelimit_zone $arg_k zone=written:1m rate=10r/h algorithm=token_bucket
                redis=main sync=100ms;
 
@@ -130,6 +135,8 @@ END
         '/slower' => 'ratelimit zone=told name=pace rate=2r/h;',
         '/faster' => 'ratelimit zone=told name=pace rate=7200r/h;',
         '/cost' => 'ratelimit zone=main cost=$arg_c;',
+        '/fills' => 'ratelimit zone=fills;',
+        '/filled' => 'ratelimit zone=filled;',
         '/tokens' => 'ratelimit zone=tokens cost=$arg_c;',
         '/written' => 'ratelimit zone=written cost=$arg_c;',
         '/soft' => 'ratelimit zone=main soft=100%;',
@@ -232,6 +239,26 @@ sub in_time {
         cmp_ok($admitted{$name}, '<=', 2 * (2 + int($seconds / 2)),
                "$name: not too many");
         cmp_ok($last{$name} || 0, '>', $start + 4, "$name: to the end");
+    }
+}
+
+
+# Each token is asked for when it comes, and next to nothing before.
+
+sub fills_fast {
+    for my $uri ('/fills', '/filled') {
+        my $admitted = 0;
+
+        statuses(("$uri?k=k") x 30);
+        $redis->forget_calls;
+
+        while ($admitted < 10) {
+            $admitted += grep { $_->{status} == 200 }
+                         answers(("$uri?k=k") x 100);
+        }
+
+        cmp_ok($redis->calls('evalsha'), '<', 4 * $admitted + 2 * FEW,
+               "$uri: $admitted tokens");
     }
 }
 

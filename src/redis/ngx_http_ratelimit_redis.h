@@ -331,6 +331,9 @@ ngx_int_t ngx_http_ratelimit_redis_connection_send(
     ngx_http_ratelimit_redis_connection_t *connection,
     ngx_http_ratelimit_redis_message_t *message);
 
+/* of all processes; nginx's clock has milliseconds, those of the last event */
+uint64_t ngx_http_ratelimit_redis_usec(void);
+
 
 /* ngx_http_ratelimit_redis_tls.c */
 
@@ -780,9 +783,9 @@ ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find(
 ngx_uint_t ngx_http_ratelimit_redis_deny_cache_look_due(
     ngx_http_ratelimit_query_t *q);
 
-/* Redis has decided the query, at most "age" milliseconds ago */
+/* Redis has decided the query, after it was asked */
 void ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
-    ngx_msec_t age);
+    uint64_t asked);
 void ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q);
 
 

@@ -7,7 +7,7 @@
  * a refusal: a further request is refused without a question.
  *
  * A refusal is that of one key by one limit at one cost.  Where charges may be
- * refunded it is believed for a second or two only, and an admission is not
+ * refunded it is believed for a second only, and an admission is not
  * remembered: a refund may have made room before its reply is there.  A reload
  * forgets all, as an operator may have removed the counter.  Limits that count
  * refused requests are not cached: Redis has to see each request.
@@ -22,24 +22,19 @@
 #include "redis/ngx_http_ratelimit_redis_nodes.h"
 
 
-/* milliseconds that nginx's clock, a coarse one, may be behind */
-#define NGX_HTTP_RATELIMIT_REDIS_CLOCK_LAG  10
-
-
 static ngx_int_t ngx_http_ratelimit_redis_deny_cache_init(
     ngx_shm_zone_t *shm_zone, void *data);
 static ngx_uint_t ngx_http_ratelimit_redis_deny_cache_find_item(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint64_t now);
 static void ngx_http_ratelimit_redis_deny_cache_add_item(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint64_t retry_after,
-    uint64_t now, ngx_msec_t age);
+    uint64_t now, uint64_t asked);
 static ngx_uint_t ngx_http_ratelimit_redis_deny_cache_shared(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 static uint64_t ngx_http_ratelimit_redis_deny_cache_limit(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i);
 static ratelimit_deny_cache_t *ngx_http_ratelimit_redis_deny_cache_at(
     ngx_http_ratelimit_query_t *q, ngx_uint_t i, uint32_t reset_count);
-static uint64_t ngx_http_ratelimit_redis_deny_cache_now(void);
 
 
 ngx_int_t
@@ -127,7 +122,7 @@ ngx_http_ratelimit_redis_deny_cache_find(ngx_http_ratelimit_query_t *q)
     }
 
     refused = 0;
-    now = ngx_http_ratelimit_redis_deny_cache_now();
+    now = ngx_http_ratelimit_redis_usec();
 
     for (i = 0; i < q->n; i++) {
         refused += ngx_http_ratelimit_redis_deny_cache_find_item(q, i, now);
@@ -232,7 +227,7 @@ ngx_http_ratelimit_redis_deny_cache_look_due(ngx_http_ratelimit_query_t *q)
     }
 
     server = q->subjects[0].use->zone->redis->server;
-    now = ngx_http_ratelimit_redis_deny_cache_now();
+    now = ngx_http_ratelimit_redis_usec();
     due = 0;
 
     if (server->second != ngx_time()) {
@@ -271,7 +266,7 @@ ngx_http_ratelimit_redis_deny_cache_look_due(ngx_http_ratelimit_query_t *q)
 
 void
 ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
-    ngx_msec_t age)
+    uint64_t asked)
 {
     uint64_t              now, retry_after;
     ngx_uint_t            i;
@@ -281,13 +276,11 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
         ngx_http_ratelimit_redis_deny_cache_forget(q);
     }
 
-    /* a denial ends up to a second before the refusal, which covers the age */
-
-    if (ngx_http_ratelimit_self == 0 || age >= 999) {
+    if (ngx_http_ratelimit_self == 0) {
         return;
     }
 
-    now = ngx_http_ratelimit_redis_deny_cache_now();
+    now = ngx_http_ratelimit_redis_usec();
 
     for (i = 0; i < q->n; i++) {
 
@@ -306,7 +299,7 @@ ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
                != NGX_HTTP_RATELIMIT_HOLD_NOT)
         {
             ngx_http_ratelimit_redis_deny_cache_add_item(q, i, retry_after,
-                                                         now, age);
+                                                         now, asked);
 
             /* so that it is known when the next request comes */
 
@@ -339,58 +332,38 @@ ngx_http_ratelimit_redis_deny_cache_shared(ngx_http_ratelimit_query_t *q,
 
 
 /*
- * In the last second of a refusal Redis is asked; from a shorter refusal the
- * age of the reply and the lag of the clock are subtracted.  The client's times
- * are never too short: retry is rounded up to the next millisecond, and what
- * lies between it and reset to whole seconds.
+ * Redis is asked again when the refusal ends at the earliest: it may have begun
+ * when Redis was asked, and clocks run at speeds that differ by a thousandth at
+ * most.  The client waits until it has ended for certain.
  */
 
 static void
 ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
-    ngx_uint_t i, uint64_t retry_after, uint64_t now, ngx_msec_t age)
+    ngx_uint_t i, uint64_t retry_after, uint64_t now, uint64_t asked)
 {
-    uint64_t              retry, valid, rest;
     ratelimit_denial_t    denial;
     ratelimit_verdict_t  *verdict;
 
     verdict = &q->items[i].verdict;
-    retry = retry_after / 1000;
 
-    if (retry < 1000) {
-        age += NGX_HTTP_RATELIMIT_REDIS_CLOCK_LAG;
-        retry = (retry > age) ? retry - age : 0;
-        valid = retry;
+    denial.until = asked + retry_after - retry_after / 1000;
 
-    } else {
-        retry++;
-        valid = retry - 1000;
-
-        if (valid >= 2000
-            && q->subjects[i].use->refusals_hold != NGX_HTTP_RATELIMIT_HOLD)
-        {
-            valid = retry % 1000 + 1000;
-        }
+    if (q->subjects[i].use->refusals_hold != NGX_HTTP_RATELIMIT_HOLD) {
+        denial.until = ngx_min(denial.until, now + RATELIMIT_SECOND);
     }
 
-    if (valid == 0 || verdict->remaining > UINT32_MAX) {
+    if (denial.until <= now || verdict->remaining > UINT32_MAX) {
         return;
-    }
-
-    /* a cost that is never allowed may find the limit whole before */
-
-    rest = 0;
-
-    if (verdict->reset_after > retry_after) {
-        rest = verdict->reset_after - retry_after + RATELIMIT_SECOND - 1;
-        rest -= rest % RATELIMIT_SECOND;
     }
 
     denial.key = q->places[i].hash.lo;
     denial.limit = ngx_http_ratelimit_redis_deny_cache_limit(q, i);
-    denial.until = now + valid * 1000;
-    denial.retry = now + retry * 1000;
-    denial.reset = denial.retry + rest;
+    denial.retry = now + retry_after;
     denial.remaining = (uint32_t) verdict->remaining;
+
+    /* a cost that is never allowed may find the limit whole before */
+
+    denial.reset = now + ngx_max(verdict->reset_after, retry_after);
 
     ratelimit_deny_cache_add(ngx_http_ratelimit_redis_deny_cache_at(q, i,
                                                                 q->reset_count),
@@ -429,11 +402,4 @@ ngx_http_ratelimit_redis_deny_cache_limit(ngx_http_ratelimit_query_t *q,
 {
     return ratelimit_deny_cache_limit(&q->subjects[i].use->hasher.secret,
                                       q->items[i].rule, q->items[i].cost);
-}
-
-
-static uint64_t
-ngx_http_ratelimit_redis_deny_cache_now(void)
-{
-    return (uint64_t) ngx_current_msec * 1000;
 }

@@ -38,7 +38,6 @@ static void ngx_http_ratelimit_redis_on_reply(redisAsyncContext *context,
     void *reply, void *data);
 static void ngx_http_ratelimit_redis_count_latency(
     ngx_http_ratelimit_redis_message_t *message);
-static uint64_t ngx_http_ratelimit_redis_usec(void);
 static void ngx_http_ratelimit_redis_suspect_tls(
     ngx_http_ratelimit_redis_connection_t *conn);
 static void ngx_http_ratelimit_redis_mark_unread(
@@ -265,9 +264,7 @@ ngx_http_ratelimit_redis_count_latency(
 }
 
 
-/* nginx's own clock has milliseconds, and those of the last event */
-
-static uint64_t
+uint64_t
 ngx_http_ratelimit_redis_usec(void)
 {
     struct timespec  ts;

@@ -36,7 +36,7 @@ static void ngx_http_ratelimit_redis_finish(
     ngx_str_t *text);
 static void ngx_http_ratelimit_redis_done(
     ngx_http_ratelimit_redis_server_t *server, ngx_http_ratelimit_query_t *q,
-    ratelimit_script_e op, ngx_int_t rc, ngx_msec_t age);
+    ratelimit_script_e op, ngx_int_t rc, uint64_t asked);
 
 
 const ngx_http_ratelimit_store_t  ngx_http_ratelimit_redis_store = {
@@ -428,7 +428,7 @@ static void
 ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
     ngx_int_t rc, ngx_str_t *text)
 {
-    ngx_msec_t                          age;
+    uint64_t                            asked;
     ratelimit_script_e                  op;
     ratelimit_breaker_e                 permit;
     ngx_http_ratelimit_query_t         *q;
@@ -438,7 +438,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
     op = command->op;
     server = command->server;
     permit = command->permit;
-    age = ngx_current_msec - command->sent;
+    asked = command->message.began;
 
     ngx_http_ratelimit_redis_timeout_remove(command);
 
@@ -479,7 +479,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
         rc = NGX_ERROR;
     }
 
-    ngx_http_ratelimit_redis_done(server, q, op, rc, age);
+    ngx_http_ratelimit_redis_done(server, q, op, rc, asked);
 }
 
 
@@ -606,20 +606,19 @@ ngx_http_ratelimit_redis_on_timeout(
     ngx_http_ratelimit_redis_connection_expire(&command->message);
     ngx_http_ratelimit_redis_failure(server, permit);
 
-    ngx_http_ratelimit_redis_done(server, q, op, NGX_ERROR,
-                                  server->redis->timeout);
+    ngx_http_ratelimit_redis_done(server, q, op, NGX_ERROR, 0);
 }
 
 
 /*
- * Redis has decided at some time since the command was sent, at most "age"
- * milliseconds ago.  The request may be gone after this.
+ * Redis has decided at some time since it was asked, by the clock of
+ * ngx_http_ratelimit_redis_usec().  The request may be gone after this.
  */
 
 static void
 ngx_http_ratelimit_redis_done(ngx_http_ratelimit_redis_server_t *server,
     ngx_http_ratelimit_query_t *q, ratelimit_script_e op, ngx_int_t rc,
-    ngx_msec_t age)
+    uint64_t asked)
 {
     if (q == NULL) {
         return;
@@ -645,7 +644,7 @@ ngx_http_ratelimit_redis_done(ngx_http_ratelimit_redis_server_t *server,
         }
 
         if (op != RATELIMIT_SCRIPT_REFUSED || !q->allowed) {
-            ngx_http_ratelimit_redis_deny_cache_add(q, age);
+            ngx_http_ratelimit_redis_deny_cache_add(q, asked);
         }
     }
 
