@@ -7,6 +7,7 @@
 use strict;
 use warnings;
 
+use JSON::PP qw(decode_json);
 use Test::More;
 
 use lib 't/lib';
@@ -82,6 +83,7 @@ subtest 'values that share a counter' => \&shared;
 subtest 'one counter, named twice' => \&twice;
 subtest 'cost, settle, if, count and rejected' => \&parameters;
 subtest 'rejected=count beside shadow mode' => \&rejected;
+subtest 'a bypass' => \&bypass;
 subtest 'no request at all, by any algorithm' => \&zero;
 
 is($gateway->complaints, '', 'nothing to complain about');
@@ -126,6 +128,9 @@ sub config {
                        . " $rules descriptor=shadow:\$arg_s;"
                        . " $rules descriptor=other:\$arg_o;",
         '/after' => "$rules descriptor=other:\$arg_k after_auth;",
+        '/bypass' => 'ratelimit rules=auth descriptor=never:x;'
+                     . ' ratelimit zone=plain; ratelimit_bypass $arg_b;',
+        '/api/' => 'ratelimit_api;',
         map { ("/zero/$_" => "ratelimit rules=zero-$_ descriptor=$_:x;") }
             algorithms(),
     );
@@ -318,6 +323,24 @@ sub rejected {
     is(statuses('GET /rejected?s=r2&o=r2', 'GET /rejected?k=r2&s=r2&o=r2',
                 'GET /rejected?k=r2', 'GET /rejected?k=r2'),
        '200 429 200 429', 'and refused ones');
+}
+
+
+# which rules would apply is not looked at: they count nothing
+
+sub bypass {
+    my $bypassed = sub {
+        my $zones = decode_json($clients->ask('GET /api/zones')->{body});
+        my %of = map { $_->{zone} => $_->{requests}{bypassed} }
+                 @{$zones->{zones}};
+
+        return "$of{plain} $of{rules}";
+    };
+
+    is($bypassed->(), '0 0', 'none yet');
+    is(statuses(('GET /bypass?b=1&k=b') x 3, 'GET /bypass?k=b'),
+       '200 200 200 429', 'a rule is bypassed, with a zone');
+    is($bypassed->(), '3 0', 'the zone counts it');
 }
 
 

@@ -136,6 +136,8 @@ ngx_http_ratelimit_refusal_status(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
+/* which limits of rule files would apply is not looked up */
+
 void
 ngx_http_ratelimit_count_bypass(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t stages)
@@ -146,7 +148,7 @@ ngx_http_ratelimit_count_bypass(ngx_http_ratelimit_ctx_t *ctx,
     limit = ctx->conf->set->limits.elts;
 
     for (i = 0; i < ctx->conf->set->limits.nelts; i++) {
-        if (limit[i].stage & stages) {
+        if ((limit[i].stage & stages) && limit[i].domain == NULL) {
             ngx_http_ratelimit_count(&limit[i].use,
                                      NGX_HTTP_RATELIMIT_BYPASSED);
         }
