@@ -136,6 +136,7 @@ subtest 'many limits' => \&many;
 subtest 'resets while they are read' => \&resets;
 subtest 'limits that are decided at once' => \&together;
 subtest 'many of these' => \&many_together;
+subtest 'beside a limit that fails' => \&beside;
 
 is($gateway->complaints, '', 'no complaints');
 
@@ -695,6 +696,54 @@ END
     }
 
     is($gateway->complaints, '', 'no complaints');
+}
+
+
+# a limit that cannot be asked fails as it says itself; others have nothing
+# against the request
+
+sub beside {
+    my $gateway = Gateway->start(workers => 1, http => <<"END");
+ratelimit_redis away redis://127.0.0.1:$away;
+ratelimit_zone localhost zone=a:1m rate=100r/h;
+ratelimit_zone localhost zone=plan:1m rate=\$arg_plan fail=closed;
+server {
+    listen 127.0.0.1:PORT;
+    location /plan {
+        ratelimit zone=a name=first;
+        ratelimit zone=plan;
+        ratelimit zone=a name=last;
+        empty_gif;
+        location /plan/dry { ratelimit_dry_run on; empty_gif; }
+    }
+    location /api/ { ratelimit_api; }
+}
+END
+    my $clients = Clients->new($gateway->{port});
+    my $counted = sub {
+        my $all = decode_json($clients->ask('GET /api/zones')->{body});
+        my @counts;
+
+        for my $zone (@{$all->{zones}}) {
+            for my $limit (@{$zone->{limits}}) {
+                my %of = %{$limit->{requests}};
+
+                push @counts, map { "$zone->{zone} $limit->{name} $_: $of{$_}" }
+                              grep { $of{$_} } sort keys %of;
+            }
+        }
+
+        return \@counts;
+    };
+
+    is($clients->ask('GET /plan?plan=oops')->{status}, 503,
+       'a malformed rate refuses');
+    is_deeply($counted->(), ['a first passed: 1', 'a last passed: 1',
+                             'plan  failed_closed: 1'], 'each counts it');
+    is($clients->ask('GET /plan/dry?plan=oops')->{status}, 200, 'a dry run');
+    is_deeply($counted->(), ['a first passed: 2', 'a last passed: 2',
+                             'plan  failed_closed: 1', 'plan  failed_open: 1'],
+              'so it does then');
 }
 
 

@@ -136,6 +136,23 @@ ngx_http_ratelimit_refusal_status(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
+void
+ngx_http_ratelimit_count_unasked(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t  i;
+
+    if (!(ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED)) {
+        return;
+    }
+
+    for (i = 0; i < q->n; i += ngx_http_ratelimit_item_rules(q, i)->nrules) {
+        ngx_http_ratelimit_count(q->subjects[i].use,
+                                 NGX_HTTP_RATELIMIT_PASSED);
+    }
+}
+
+
 /* which limits of rule files would apply is not looked up */
 
 void

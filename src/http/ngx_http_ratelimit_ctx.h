@@ -252,6 +252,10 @@ ngx_int_t ngx_http_ratelimit_count_pass(ngx_http_ratelimit_ctx_t *ctx,
 void ngx_http_ratelimit_count_refusal(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_query_t *q);
 
+/* no limit is asked, as the rate of another one is malformed */
+void ngx_http_ratelimit_count_unasked(ngx_http_ratelimit_ctx_t *ctx,
+    ngx_http_ratelimit_query_t *q);
+
 /* the limits of these stages, but for those with rules=, are bypassed */
 void ngx_http_ratelimit_count_bypass(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t stages);

@@ -369,7 +369,7 @@ ngx_http_ratelimit_add_limits(ngx_http_ratelimit_ctx_t *ctx,
     ngx_http_ratelimit_kind_e kind)
 {
     ngx_int_t                    rc;
-    ngx_uint_t                   n;
+    ngx_uint_t                   n, closed;
     ngx_http_ratelimit_set_t    *set;
     ngx_http_ratelimit_limit_t  *limit, *last;
 
@@ -377,6 +377,7 @@ ngx_http_ratelimit_add_limits(ngx_http_ratelimit_ctx_t *ctx,
     limit = set->limits.elts;
     last = limit + set->limits.nelts;
     n = 0;
+    closed = 0;
 
     if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && set->nmatches
         && ngx_http_ratelimit_match_limits(ctx, stage) != NGX_OK)
@@ -397,7 +398,10 @@ ngx_http_ratelimit_add_limits(ngx_http_ratelimit_ctx_t *ctx,
 
         rc = ngx_http_ratelimit_add_limit(ctx, q, &n, limit, kind);
 
-        if (rc != NGX_OK) {
+        if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && rc == NGX_BUSY) {
+            closed = 1;
+
+        } else if (rc != NGX_OK) {
             q->n = 0;
             return rc;
         }
@@ -405,6 +409,12 @@ ngx_http_ratelimit_add_limits(ngx_http_ratelimit_ctx_t *ctx,
     } while (kind != NGX_HTTP_RATELIMIT_SIMPLE_RULE && ++limit < last);
 
     q->n = n;
+
+    if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && closed) {
+        ngx_http_ratelimit_count_unasked(ctx, q);
+        q->n = 0;
+        return NGX_BUSY;
+    }
 
     return NGX_OK;
 }
