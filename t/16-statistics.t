@@ -707,6 +707,9 @@ sub beside {
 ratelimit_redis away redis://127.0.0.1:$away;
 ratelimit_zone localhost zone=a:1m rate=100r/h;
 ratelimit_zone localhost zone=plan:1m rate=\$arg_plan fail=closed;
+ratelimit_zone localhost zone=open:1m rate=9r/h redis=away fail=open;
+ratelimit_zone localhost zone=closed:1m rate=9r/h redis=away fail=closed;
+ratelimit_zone localhost zone=local:1m rate=9r/h redis=away fail=local;
 server {
     listen 127.0.0.1:PORT;
     location /plan {
@@ -715,6 +718,13 @@ server {
         ratelimit zone=a name=last;
         empty_gif;
         location /plan/dry { ratelimit_dry_run on; empty_gif; }
+    }
+    location /redis {
+        ratelimit zone=open;
+        ratelimit zone=closed;
+        ratelimit zone=local;
+        ratelimit zone=a;
+        empty_gif;
     }
     location /api/ { ratelimit_api; }
 }
@@ -744,6 +754,12 @@ END
     is_deeply($counted->(), ['a first passed: 2', 'a last passed: 2',
                              'plan  failed_closed: 1', 'plan  failed_open: 1'],
               'so it does then');
+
+    is($clients->ask('GET /redis')->{status}, 503, 'a Redis refuses');
+    is_deeply([grep { /^(?!plan)\w+  / } @{$counted->()}],
+              ['a  passed: 1', 'open  failed_open: 1',
+               'closed  failed_closed: 1', 'local  failed_open: 1'],
+              'by each limit itself');
 }
 
 

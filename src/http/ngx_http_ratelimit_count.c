@@ -117,7 +117,9 @@ ngx_http_ratelimit_refusal_status(ngx_http_ratelimit_ctx_t *ctx,
 
     if (q->subjects[i].backend == NGX_HTTP_RATELIMIT_UNASKED) {
 
-        if (q->rc == NGX_BUSY && !dry) {
+        if (q->rc == NGX_BUSY && !dry
+            && q->subjects[i].use->zone->fail == NGX_HTTP_RATELIMIT_FAIL_CLOSED)
+        {
             return NGX_HTTP_RATELIMIT_FAILED_CLOSED;
         }
 
