@@ -596,6 +596,13 @@ ngx_http_ratelimit_pass(ngx_http_ratelimit_ctx_t *ctx,
         return ngx_http_ratelimit_pass_noted(ctx, q);
     }
 
+    if (kind == NGX_HTTP_RATELIMIT_ANY_LIMITS && q->n == 0) {
+
+        /* all limits were dropped, see ..._decide_lenient() */
+
+        return NGX_DECLINED;
+    }
+
     n = (kind == NGX_HTTP_RATELIMIT_SIMPLE_RULE) ? 1 : q->n;
     item = q->items;
     i = 0;
