@@ -212,9 +212,17 @@ END
 
     my @early = $late->('d');
     my @later = $late->('e');
+    my $asked = $clients->connect;
+
+    $asked->{expected} = 1;
+    Clients::put($asked, $clients->text('GET /api/metrics') =~ s/\r\n\z//r);
+    $clients->ask('GET /api/zones');
 
     $gateway->reload("server { $server $api }");
     $end->(@early);
+    $end->($asked);
+    is(($asked->{answers}[0]{body} =~ /\Q$fallbacks\E (\d+)/)[0],
+       $before->{$fallbacks} + LATE / 2, 'the former worker shows what it had');
     $gateway->reload("$zones server { $server $limits $api }");
     $end->(@later);
     Gateway::await(sub { $gateway->settled }, 'the former worker to go');

@@ -17,7 +17,6 @@ static ngx_int_t ngx_http_ratelimit_redis_init_shared(
     ngx_shm_zone_t *shm_zone, void *data);
 static ngx_int_t ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
-static void ngx_http_ratelimit_redis_restore(ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_leave(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
 static ngx_int_t ngx_http_ratelimit_redis_stay(ngx_cycle_t *cycle,
@@ -30,6 +29,7 @@ static ngx_int_t ngx_http_ratelimit_redis_init(ngx_cycle_t *cycle,
 static ngx_int_t ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis);
 static void ngx_http_ratelimit_redis_copy_figures(
+    ngx_http_ratelimit_redis_t *redis, ngx_str_t *node,
     ngx_http_ratelimit_redis_shared_t *shared,
     ngx_http_ratelimit_redis_figures_t *figures);
 static ngx_int_t ngx_http_ratelimit_redis_format_endpoint(
@@ -258,21 +258,6 @@ ngx_http_ratelimit_redis_keep(ngx_cycle_t *cycle,
 }
 
 
-static void
-ngx_http_ratelimit_redis_restore(ngx_http_ratelimit_redis_t *redis)
-{
-    ngx_str_t  node;
-
-    if (redis->shared->gone) {
-        return;
-    }
-
-    ngx_str_null(&node);
-
-    ngx_http_ratelimit_redis_restore_counters(redis, &node, redis->shared);
-}
-
-
 ngx_int_t
 ngx_http_ratelimit_redis_init_process(ngx_cycle_t *cycle)
 {
@@ -362,6 +347,7 @@ static ngx_int_t
 ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_t *redis)
 {
+    ngx_str_t                            node;
     ngx_http_ratelimit_redis_counters_t  counters;
 
     if (redis->nodes != NULL) {
@@ -373,7 +359,10 @@ ngx_http_ratelimit_redis_exit(ngx_cycle_t *cycle,
     ngx_http_ratelimit_redis_server_close(redis->server);
 
     if (redis->counted) {
-        ngx_http_ratelimit_redis_sum_counters(redis->shared, &counters);
+        ngx_str_null(&node);
+
+        ngx_http_ratelimit_redis_sum_counters(redis, &node, redis->shared,
+                                              &counters);
 
         ngx_log_error(NGX_LOG_INFO, cycle->log, 0,
                       "ratelimit: redis \"%V\": %uA commands, %uA timeouts, "
@@ -393,9 +382,13 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
     ngx_uint_t n, ngx_pool_t *pool,
     ngx_http_ratelimit_redis_figures_t *figures)
 {
+    u_char                                text[NGX_HTTP_RATELIMIT_NODE_NAME];
+    ngx_str_t                             name;
     ngx_http_ratelimit_redis_node_t      *node;
     ngx_http_ratelimit_redis_shared_t    *shared;
     ngx_http_ratelimit_redis_endpoint_t   endpoint, *endpoints;
+
+    ngx_str_null(&name);
 
     ngx_memzero(&endpoint, sizeof(ngx_http_ratelimit_redis_endpoint_t));
 
@@ -426,20 +419,16 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
 
         shared = &node->shared;
 
-        ngx_http_ratelimit_redis_restore_node(redis->nodes, node);
+        ngx_http_ratelimit_redis_name_node(node, text, &name);
 
         endpoint.host.data = node->host;
         endpoint.host.len = ngx_strlen(node->host);
         endpoint.port = node->port;
     }
 
-    if (n == 0) {
-        ngx_http_ratelimit_redis_restore(redis);
-    }
-
     figures->name = redis->name;
 
-    ngx_http_ratelimit_redis_copy_figures(shared, figures);
+    ngx_http_ratelimit_redis_copy_figures(redis, &name, shared, figures);
 
     if (!figures->up) {
         ngx_http_ratelimit_redis_try(redis, n);
@@ -455,13 +444,14 @@ ngx_http_ratelimit_redis_get_figures(ngx_http_ratelimit_redis_t *redis,
 
 
 static void
-ngx_http_ratelimit_redis_copy_figures(
-    ngx_http_ratelimit_redis_shared_t *shared,
+ngx_http_ratelimit_redis_copy_figures(ngx_http_ratelimit_redis_t *redis,
+    ngx_str_t *node, ngx_http_ratelimit_redis_shared_t *shared,
     ngx_http_ratelimit_redis_figures_t *figures)
 {
     figures->up = !ratelimit_breaker_is_open(&shared->breaker);
 
-    ngx_http_ratelimit_redis_sum_counters(shared, &figures->counters);
+    ngx_http_ratelimit_redis_sum_counters(redis, node, shared,
+                                          &figures->counters);
 
     figures->sync_pending = 0;
     figures->sync_age = 0;

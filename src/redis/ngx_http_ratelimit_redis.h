@@ -215,9 +215,12 @@ void ngx_http_ratelimit_redis_restore_counters(
     ngx_http_ratelimit_redis_t *redis, ngx_str_t *node,
     ngx_http_ratelimit_redis_shared_t *shared);
 
-/* of all workers; zeros if there are no statistics */
-void ngx_http_ratelimit_redis_sum_counters(
-    ngx_http_ratelimit_redis_shared_t *shared,
+/*
+ * Of all workers, and what is kept, as a worker of a former configuration may
+ * still be asked; zeros if there are no statistics.
+ */
+void ngx_http_ratelimit_redis_sum_counters(ngx_http_ratelimit_redis_t *redis,
+    ngx_str_t *node, ngx_http_ratelimit_redis_shared_t *shared,
     ngx_http_ratelimit_redis_counters_t *sum);
 
 

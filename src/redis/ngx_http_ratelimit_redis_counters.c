@@ -41,7 +41,7 @@ void
 ngx_http_ratelimit_redis_restore_counters(ngx_http_ratelimit_redis_t *redis,
     ngx_str_t *node, ngx_http_ratelimit_redis_shared_t *shared)
 {
-    if (shared->counters != NULL) {
+    if (shared->counters != NULL && !redis->shared->gone) {
         ngx_http_ratelimit_restore_kept(&redis->name, node, shared->counters,
                                  sizeof(ngx_http_ratelimit_redis_counters_t));
     }
@@ -49,15 +49,27 @@ ngx_http_ratelimit_redis_restore_counters(ngx_http_ratelimit_redis_t *redis,
 
 
 void
-ngx_http_ratelimit_redis_sum_counters(ngx_http_ratelimit_redis_shared_t *shared,
+ngx_http_ratelimit_redis_sum_counters(ngx_http_ratelimit_redis_t *redis,
+    ngx_str_t *node, ngx_http_ratelimit_redis_shared_t *shared,
     ngx_http_ratelimit_redis_counters_t *sum)
 {
     ngx_memzero(sum, sizeof(ngx_http_ratelimit_redis_counters_t));
 
-    if (shared->counters != NULL) {
-        ngx_http_ratelimit_sum_lanes(shared->counters,
-                                  sizeof(ngx_http_ratelimit_redis_counters_t),
-                                  NGX_HTTP_RATELIMIT_LANES, sum,
-                                  sizeof(ngx_http_ratelimit_redis_counters_t));
+    if (shared->counters == NULL) {
+        return;
     }
+
+    ngx_http_ratelimit_redis_restore_counters(redis, node, shared);
+
+    ngx_http_ratelimit_kept_lock();
+
+    ngx_http_ratelimit_sum_lanes(shared->counters,
+                                 sizeof(ngx_http_ratelimit_redis_counters_t),
+                                 NGX_HTTP_RATELIMIT_LANES, sum,
+                                 sizeof(ngx_http_ratelimit_redis_counters_t));
+
+    ngx_http_ratelimit_add_kept(&redis->name, node, sum,
+                                sizeof(ngx_http_ratelimit_redis_counters_t));
+
+    ngx_http_ratelimit_kept_unlock();
 }

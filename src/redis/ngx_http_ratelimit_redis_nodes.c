@@ -27,10 +27,6 @@
 /* and until a new node may take the place of one that no server has named */
 #define NGX_HTTP_RATELIMIT_REDIS_OLD_NODE   120000
 
-/* bytes of "host:port" */
-#define NGX_HTTP_RATELIMIT_NODE_NAME                                          \
-    (RATELIMIT_CLUSTER_HOST + sizeof(":65535"))
-
 
 static ngx_int_t ngx_http_ratelimit_redis_nodes_count(
     ngx_http_ratelimit_redis_nodes_t *nodes);
@@ -40,8 +36,6 @@ static ngx_http_ratelimit_redis_node_t *ngx_http_ratelimit_redis_find_node(
 static void ngx_http_ratelimit_redis_keep_node(
     ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_http_ratelimit_redis_node_t *node);
-static void ngx_http_ratelimit_redis_name_node(
-    ngx_http_ratelimit_redis_node_t *node, u_char *text, ngx_str_t *name);
 static ngx_http_ratelimit_redis_node_t *ngx_http_ratelimit_redis_free_node(
     ngx_http_ratelimit_redis_directory_t *directory);
 static void ngx_http_ratelimit_redis_mark_used(
@@ -401,6 +395,8 @@ ngx_uint_t
 ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_str_t *host, in_port_t port, ngx_str_t *address)
 {
+    u_char                                 text[NGX_HTTP_RATELIMIT_NODE_NAME];
+    ngx_str_t                              name;
     ngx_http_ratelimit_redis_node_t       *node;
     ngx_http_ratelimit_redis_directory_t  *directory;
 
@@ -437,7 +433,9 @@ ngx_http_ratelimit_redis_nodes_add(ngx_http_ratelimit_redis_nodes_t *nodes,
         (void) ngx_http_ratelimit_redis_add_counters(nodes->redis,
                                                      &node->shared,
                                                      nodes->pool);
-        ngx_http_ratelimit_redis_restore_node(nodes, node);
+        ngx_http_ratelimit_redis_name_node(node, text, &name);
+        ngx_http_ratelimit_redis_restore_counters(nodes->redis, &name,
+                                                  &node->shared);
 
         ngx_memory_barrier();
         node->id = ++directory->id;
@@ -486,23 +484,6 @@ ngx_http_ratelimit_redis_keep_node(ngx_http_ratelimit_redis_nodes_t *nodes,
 
 
 void
-ngx_http_ratelimit_redis_restore_node(ngx_http_ratelimit_redis_nodes_t *nodes,
-    ngx_http_ratelimit_redis_node_t *node)
-{
-    u_char     text[NGX_HTTP_RATELIMIT_NODE_NAME];
-    ngx_str_t  name;
-
-    if (nodes->redis->shared->gone) {
-        return;
-    }
-
-    ngx_http_ratelimit_redis_name_node(node, text, &name);
-    ngx_http_ratelimit_redis_restore_counters(nodes->redis, &name,
-                                              &node->shared);
-}
-
-
-static void
 ngx_http_ratelimit_redis_name_node(ngx_http_ratelimit_redis_node_t *node,
     u_char *text, ngx_str_t *name)
 {

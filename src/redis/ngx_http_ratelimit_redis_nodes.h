@@ -27,6 +27,11 @@ typedef struct {
 } ngx_http_ratelimit_redis_node_t;
 
 
+/* bytes of "host:port" */
+#define NGX_HTTP_RATELIMIT_NODE_NAME                                          \
+    (RATELIMIT_CLUSTER_HOST + sizeof(":65535"))
+
+
 /* for all workers; times are in milliseconds */
 
 typedef struct {
@@ -68,12 +73,13 @@ ngx_int_t ngx_http_ratelimit_redis_nodes_init(
     ngx_http_ratelimit_redis_nodes_t *nodes,
     ngx_http_ratelimit_redis_nodes_t *former, ngx_slab_pool_t *pool);
 
-/* counters of all nodes, and of one: see ngx_http_ratelimit_kept.h */
+/* counters of all nodes: see ngx_http_ratelimit_kept.h */
 void ngx_http_ratelimit_redis_nodes_keep(
     ngx_http_ratelimit_redis_nodes_t *nodes);
-void ngx_http_ratelimit_redis_restore_node(
-    ngx_http_ratelimit_redis_nodes_t *nodes,
-    ngx_http_ratelimit_redis_node_t *node);
+
+/* what they are kept by */
+void ngx_http_ratelimit_redis_name_node(ngx_http_ratelimit_redis_node_t *node,
+    u_char *text, ngx_str_t *name);
 
 ngx_int_t ngx_http_ratelimit_redis_nodes_open(
     ngx_http_ratelimit_redis_nodes_t *nodes, ngx_cycle_t *cycle);

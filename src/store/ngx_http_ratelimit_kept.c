@@ -8,6 +8,7 @@
 
 #include "store/ngx_http_ratelimit_kept.h"
 #include "store/ngx_http_ratelimit_shm.h"
+#include "store/ngx_http_ratelimit_statistics.h"
 
 
 /* names; of more than that, those that are gone for longest are forgotten */
@@ -189,6 +190,46 @@ ngx_http_ratelimit_restore_kept(ngx_str_t *one, ngx_str_t *two, void *counters,
     }
 
     ngx_shmtx_unlock(&ngx_http_ratelimit_kept_pool->mutex);
+}
+
+
+void
+ngx_http_ratelimit_kept_lock(void)
+{
+    if (ngx_http_ratelimit_kept_pool != NULL) {
+        ngx_shmtx_lock(&ngx_http_ratelimit_kept_pool->mutex);
+    }
+}
+
+
+void
+ngx_http_ratelimit_kept_unlock(void)
+{
+    if (ngx_http_ratelimit_kept_pool != NULL) {
+        ngx_shmtx_unlock(&ngx_http_ratelimit_kept_pool->mutex);
+    }
+}
+
+
+void
+ngx_http_ratelimit_add_kept(ngx_str_t *one, ngx_str_t *two, void *counters,
+    size_t size)
+{
+    ratelimit_hash_t            hash;
+    ngx_http_ratelimit_kept_t  *kept;
+
+    if (ngx_http_ratelimit_kept_pool == NULL
+        || ngx_http_ratelimit_kept_memory()->used == 0)
+    {
+        return;
+    }
+
+    kept = ngx_http_ratelimit_find_kept(one, two, &hash);
+
+    if (kept != NULL) {
+        ngx_http_ratelimit_sum_lanes((void *) kept->counters, size, 1, counters,
+                                     size);
+    }
 }
 
 

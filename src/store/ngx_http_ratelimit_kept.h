@@ -35,6 +35,15 @@ void ngx_http_ratelimit_restore_kept(ngx_str_t *one, ngx_str_t *two,
     void *counters, size_t size);
 
 /*
+ * Adds what is kept to counters.  While this is locked, nothing is moved: what
+ * is in one place is not in the other.
+ */
+void ngx_http_ratelimit_kept_lock(void);
+void ngx_http_ratelimit_kept_unlock(void);
+void ngx_http_ratelimit_add_kept(ngx_str_t *one, ngx_str_t *two,
+    void *counters, size_t size);
+
+/*
  * The same for evictions: of zones that the configuration has no more, of these
  * zones if a worker that exits is the last to know them, and back.
  */
