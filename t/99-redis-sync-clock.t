@@ -1,8 +1,9 @@
 #!/usr/bin/perl
 
 # Write-back by the clock of Redis, which is days ahead of that of the gateways,
-# and is set: what was charged counts in the window in which it was charged, and
-# in no other, and no client is locked out.
+# and is set, and by those of a cluster, which differ: what was charged counts in
+# the window in which it was charged, and in no other, and no client is locked
+# out.
 
 use strict;
 use warnings;
@@ -14,6 +15,7 @@ use lib 't/lib';
 use Clients;
 use Gateway;
 use RedisClock;
+use RedisCluster;
 
 use constant DAY => 86_400;
 
@@ -35,8 +37,9 @@ my $clock = RedisClock->new;
 $clock->set(MIDDLE + 5 * DAY);
 
 my $redis = $clock->start_redis;
-my @gateways = map { Gateway->start(workers => 2, http => config()) } 1, 2;
-my @clients = map { Clients->new($_->{port}) } @gateways;
+my (@gateways, @clients);
+
+start("redis://127.0.0.1:$redis->{port}");
 
 admit('a', 40, 40);
 $clock->set(MIDDLE + 7 * DAY);
@@ -60,13 +63,40 @@ admit('e', 80, 60, 'and a new key');
 
 is($_->complaints, '', 'nothing to complain about') for @gateways;
 
+my @clocks = map { RedisClock->new } 1 .. 3;
+
+$clocks[0]->set(MIDDLE);
+$clocks[1]->set(MIDDLE + 5 * DAY);
+$clocks[2]->set(MIDDLE + 3600);
+
+my $cluster = RedisCluster->start(replicas => 0, clocks => \@clocks);
+my @keys = map { key_of($_) } @{$cluster->{servers}};
+
+start($cluster->urls . ' cluster');
+
+admit_in_turn(30, 30);
+reported();
+admit_in_turn(60, 30, 'the rest, by the clock of each node');
+
+is($_->complaints, '', 'nothing to complain about') for @gateways;
+
 done_testing();
 
 
+sub start {
+    my ($urls) = @_;
+
+    @gateways = map { Gateway->start(workers => 2, http => config($urls)) }
+                1, 2;
+    @clients = map { Clients->new($_->{port}) } @gateways;
+}
+
+
 sub config {
+    my ($urls) = @_;
+
     my ($http, %location) = <<"END";
-ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=10s
-                     connect_timeout=10s;
+ratelimit_redis main $urls timeout=10s connect_timeout=10s;
 END
 
     for my $name (sort keys %zone) {
@@ -96,6 +126,42 @@ sub admit {
         cmp_ok($admitted, '>=', $expected, "$what: $name, none under");
         cmp_ok($admitted, '<=', $expected * 1.05, 'at most 5 % over');
     }
+}
+
+
+# the same for keys of all nodes in turn
+
+sub admit_in_turn {
+    my ($n, $expected, $what) = @_;
+
+    $what //= 'before';
+
+    for my $name (sort keys %zone) {
+        my %admitted;
+
+        for my $i (1 .. $n) {
+            $admitted{$_} += $clients[$i % 2]->ask("GET /$name?k=$_")->{status}
+                             == 200 for @keys;
+        }
+
+        for my $key (@keys) {
+            cmp_ok($admitted{$key}, '>=', $expected, "$what: $name, none under");
+            cmp_ok($admitted{$key}, '<=', $expected * 1.05, 'at most 5 % over');
+        }
+    }
+}
+
+
+# a key that a node of the cluster has
+
+sub key_of {
+    my ($server) = @_;
+
+    for my $i (1 .. 1000) {
+        return "key-$i" if $cluster->primary_of("{2:key-$i}") == $server;
+    }
+
+    die 'no key';
 }
 
 

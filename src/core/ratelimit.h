@@ -120,6 +120,8 @@ typedef struct {
     uint64_t                        now;      /* monotonic */
     uint64_t                        wall;     /* since 1970; fixed_window only,
                                                  to align */
+    uint64_t                        steady;   /* of a table: now, if counters
+                                                 have no clock of their own */
 } ratelimit_clock_t;
 
 

@@ -185,14 +185,22 @@ ngx_http_ratelimit_redis_init_shared(ngx_shm_zone_t *shm_zone, void *data)
     ngx_shmtx_unlock(&pool->mutex);
 
     redis->server->owner.shared = redis->shared;
+    redis->offsets = &redis->shared->offset;
 
     if (rc != NGX_OK || redis->nodes == NULL) {
         return rc;
     }
 
-    return ngx_http_ratelimit_redis_nodes_init(redis->nodes,
-                                               former ? former->nodes : NULL,
-                                               pool);
+    if (ngx_http_ratelimit_redis_nodes_init(redis->nodes,
+                                            former ? former->nodes : NULL, pool)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
+    }
+
+    redis->offsets = redis->nodes->directory->offsets;
+
+    return NGX_OK;
 }
 
 

@@ -105,8 +105,7 @@ typedef struct {
     ngx_atomic_t                    reset_count;  /* changes of resets */
     ngx_atomic_t                    resets_asked;  /* when, ms */
     ngx_atomic_t                    resets_known;  /* as of when, ms */
-    ngx_atomic_t                    offset;   /* ms by which Redis' clock is
-                                                 ahead, 0: not known */
+    ngx_atomic_t                    offset;   /* see offsets, without nodes */
 
     ngx_atomic_t                    gone;     /* from the configuration */
 
@@ -193,6 +192,9 @@ struct ngx_http_ratelimit_redis_s {
     ngx_uint_t                      line;
 
     ngx_http_ratelimit_redis_shared_t  *shared;
+    ngx_atomic_t                   *offsets;  /* of each hash slot: ms by which
+                                                 the clock of its server is
+                                                 ahead, 0: not known */
     ngx_http_ratelimit_redis_server_t  *server;  /* if there are nodes: where
                                                     commands wait for one */
     ngx_http_ratelimit_redis_nodes_t      *nodes;      /* or NULL */
@@ -849,16 +851,16 @@ void ngx_http_ratelimit_redis_report_later(ngx_http_ratelimit_sync_t *sync);
 void ngx_http_ratelimit_redis_report_figures(ngx_http_ratelimit_redis_t *redis,
     ngx_http_ratelimit_redis_figures_t *figures);
 
-/* Redis said what time it is, in reply to what was sent then */
+/* the server of a hash slot said what time it is, when asked at that time */
 void ngx_http_ratelimit_redis_learn_clock(ngx_http_ratelimit_redis_t *redis,
-    uint64_t time, ngx_msec_t sent);
+    ngx_uint_t slot, uint64_t time, ngx_msec_t sent);
 
 /*
  * Redis has answered about a counter: what it has counted, and what is not
  * reported yet, is counted here.
  */
 void ngx_http_ratelimit_redis_apply_grant(ngx_http_ratelimit_sync_t *sync,
-    ratelimit_ledger_id_t *id, ratelimit_grant_t *grant,
+    ngx_uint_t slot, ratelimit_ledger_id_t *id, ratelimit_grant_t *grant,
     ratelimit_ledger_copy_t *copy);
 
 

@@ -96,7 +96,7 @@ ngx_http_ratelimit_redis_nodes_size(ngx_http_ratelimit_redis_nodes_t *nodes)
 
     size = nodes->nnodes * (sizeof(ngx_http_ratelimit_redis_node_t)
                             + 2 * NGX_HTTP_RATELIMIT_REDIS_LANES)
-           + nodes->nslots * sizeof(uint16_t);
+           + nodes->nslots * (sizeof(uint16_t) + sizeof(ngx_atomic_t));
 
     return ngx_align(size + size / 64, ngx_pagesize) + 8 * ngx_pagesize;
 }
@@ -126,8 +126,12 @@ ngx_http_ratelimit_redis_nodes_init(ngx_http_ratelimit_redis_nodes_t *nodes,
                                     * sizeof(ngx_http_ratelimit_redis_node_t));
     directory->nslots = nodes->nslots;
     directory->map = ngx_slab_calloc(pool, nodes->nslots * sizeof(uint16_t));
+    directory->offsets = ngx_slab_calloc(pool,
+                                         nodes->nslots * sizeof(ngx_atomic_t));
 
-    if (directory->nodes == NULL || directory->map == NULL) {
+    if (directory->nodes == NULL || directory->map == NULL
+        || directory->offsets == NULL)
+    {
         return NGX_ERROR;
     }
 

@@ -46,6 +46,7 @@ typedef struct {
     ngx_uint_t                      nslots;
     volatile uint16_t              *map;      /* hash slots to nodes, from 1
                                                  on; 0: none */
+    ngx_atomic_t                   *offsets;  /* of each hash slot, see redis */
 } ngx_http_ratelimit_redis_directory_t;
 
 

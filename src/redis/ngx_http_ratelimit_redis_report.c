@@ -64,8 +64,6 @@ static void ngx_http_ratelimit_redis_report_counted(
     ngx_http_ratelimit_redis_command_t *command, ngx_str_t *text);
 static void ngx_http_ratelimit_redis_report_failed(
     ngx_http_ratelimit_redis_batch_t *batch, ngx_int_t rc, ngx_str_t *text);
-static void ngx_http_ratelimit_redis_clock_set_back(
-    ngx_http_ratelimit_redis_t *redis, uint64_t now);
 
 
 ngx_int_t
@@ -190,7 +188,7 @@ ngx_http_ratelimit_redis_report_init(ngx_shm_zone_t *shm_zone, void *data)
     zone->redis->syncs = sync;
 
     zone->exchange = sync;
-    zone->offset = &zone->redis->shared->offset;
+    zone->offsets = zone->redis->offsets;
 
     return NGX_OK;
 }
@@ -551,7 +549,7 @@ ngx_http_ratelimit_redis_report_counted(
         return;
     }
 
-    ngx_http_ratelimit_redis_learn_clock(sync->zone->redis,
+    ngx_http_ratelimit_redis_learn_clock(sync->zone->redis, command->slot,
                                          ratelimit_bytes_read(text->data),
                                          command->sent);
 
@@ -576,7 +574,8 @@ ngx_http_ratelimit_redis_report_counted(
         ratelimit_ledger_answer(&sync->ledger, &id, NULL, &answer, &copy,
                                 ngx_http_ratelimit_self);
 
-        ngx_http_ratelimit_redis_apply_grant(sync, &id, &grant, &copy);
+        ngx_http_ratelimit_redis_apply_grant(sync, command->slot, &id, &grant,
+                                             &copy);
     }
 }
 
@@ -653,9 +652,10 @@ ngx_http_ratelimit_redis_report_figures(ngx_http_ratelimit_redis_t *redis,
 
 void
 ngx_http_ratelimit_redis_learn_clock(ngx_http_ratelimit_redis_t *redis,
-    uint64_t time, ngx_msec_t sent)
+    ngx_uint_t slot, uint64_t time, ngx_msec_t sent)
 {
-    ngx_atomic_uint_t  known, before, low, high;
+    ngx_atomic_t       *offset;
+    ngx_atomic_uint_t   known, low, high;
 
     time /= 1000;
 
@@ -665,42 +665,20 @@ ngx_http_ratelimit_redis_learn_clock(ngx_http_ratelimit_redis_t *redis,
 
     low = time - ngx_current_msec;
     high = time - sent;
-    known = redis->shared->offset;
+    offset = &redis->offsets[slot];
+    known = *offset;
 
     if (known && known + 1 >= low && known <= high + 1) {
         return;
     }
 
-    before = known ? known : ngx_http_ratelimit_wall / 1000;
-    high = low + (high - low) / 2;
-
-    if (ngx_atomic_cmp_set(&redis->shared->offset, known, high)
-        && before > high + RATELIMIT_SKEW / 1000)
-    {
-        ngx_http_ratelimit_redis_clock_set_back(redis,
-                               (uint64_t) (ngx_current_msec + high) * 1000);
-    }
-}
-
-
-/* Redis' clock was set back, or another server has taken its place */
-
-static void
-ngx_http_ratelimit_redis_clock_set_back(ngx_http_ratelimit_redis_t *redis,
-    uint64_t now)
-{
-    ngx_http_ratelimit_sync_t  *sync;
-
-    for (sync = redis->syncs; sync; sync = sync->next) {
-        ratelimit_table_clock_set_back(sync->zone->table, now,
-                                 ngx_http_ratelimit_self);
-    }
+    (void) ngx_atomic_cmp_set(offset, known, low + (high - low) / 2);
 }
 
 
 void
 ngx_http_ratelimit_redis_apply_grant(ngx_http_ratelimit_sync_t *sync,
-    ratelimit_ledger_id_t *id, ratelimit_grant_t *grant,
+    ngx_uint_t slot, ratelimit_ledger_id_t *id, ratelimit_grant_t *grant,
     ratelimit_ledger_copy_t *copy)
 {
     ratelimit_item_t            item;
@@ -722,7 +700,7 @@ ngx_http_ratelimit_redis_apply_grant(ngx_http_ratelimit_sync_t *sync,
         return;
     }
 
-    ngx_http_ratelimit_shm_clock_of(zone, &clock);
+    ngx_http_ratelimit_shm_clock_of(zone, (uint32_t) slot, &clock);
 
     ngx_memzero(sync->state,
                 ratelimit_algorithms[shape->algorithm]->size(shape));

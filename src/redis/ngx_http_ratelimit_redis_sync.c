@@ -401,6 +401,7 @@ ngx_http_ratelimit_sync_on_reply(ngx_http_ratelimit_redis_command_t *command,
     p = text->data + RATELIMIT_EXCHANGE_TIME + q->n * RATELIMIT_SCRIPT_VERDICT;
 
     ngx_http_ratelimit_redis_learn_clock(q->subjects[0].use->zone->redis,
+                                         command->slot,
                                          ratelimit_bytes_read(text->data),
                                          command->sent);
 
@@ -446,7 +447,8 @@ ngx_http_ratelimit_sync_answer(ngx_http_ratelimit_redis_command_t *command,
     ratelimit_ledger_answer(&sync->ledger, &id, &name, &answer, &copy,
                             ngx_http_ratelimit_self);
 
-    ngx_http_ratelimit_redis_apply_grant(sync, &id, grant, &copy);
+    ngx_http_ratelimit_redis_apply_grant(sync, command->slot, &id, grant,
+                                         &copy);
 
     q->subjects[i].stamp = q->items[i].verdict.stamp;
 }

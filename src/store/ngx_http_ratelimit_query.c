@@ -124,15 +124,13 @@ ngx_http_ratelimit_query_decide_n(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
 static ratelimit_inline ngx_int_t
 ngx_http_ratelimit_query_decide_shm(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
 {
-    ratelimit_clock_t  clock;
-
     if (ngx_http_ratelimit_self == 0) {
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_shm_clock(&clock);
+    ngx_http_ratelimit_shm_clock(&q->places[0].clock);
 
-    return ngx_http_ratelimit_shm_decide_at(q, n, &clock);
+    return ngx_http_ratelimit_shm_decide_at(q, n);
 }
 
 
@@ -192,6 +190,7 @@ ngx_http_ratelimit_query_decide_local(ngx_http_ratelimit_query_t *q)
 
     for (i = 0; i < q->n; i++) {
         q->subjects[i].backend = NGX_HTTP_RATELIMIT_LOCAL;
+        q->subjects[i].part = ngx_http_ratelimit_query_find_part(q, i);
     }
 
     return ngx_http_ratelimit_shm_store.decide(q);
@@ -508,7 +507,7 @@ ngx_http_ratelimit_query_fall_back(ngx_http_ratelimit_query_t *q)
         /* of one clock, as they are decided together */
 
         if (zone->fail == NGX_HTTP_RATELIMIT_FAIL_LOCAL && n == i
-            && zone->offset == subject[0].use->zone->offset)
+            && zone->offsets == subject[0].use->zone->offsets)
         {
             subject[i].backend = NGX_HTTP_RATELIMIT_LOCAL;
             n++;

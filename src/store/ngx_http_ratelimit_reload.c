@@ -422,7 +422,7 @@ ngx_http_ratelimit_reload_take(ngx_http_ratelimit_zone_t *zone)
         return 0;
     }
 
-    ngx_http_ratelimit_shm_clock_of(zone, &clock);
+    ngx_http_ratelimit_shm_clock_of(zone, 0, &clock);
 
     takes = ratelimit_table_take(zone->table, NGX_HTTP_RATELIMIT_MAX_TABLES,
                                  &clock, ngx_http_ratelimit_self);

@@ -70,20 +70,19 @@ time_t    ngx_http_ratelimit_second;
 static uint64_t  *ngx_http_ratelimit_clock;
 
 
-/* of zones that have one clock */
+/* of limits that have one clock */
 
 static ngx_int_t
 ngx_http_ratelimit_shm_query(ngx_http_ratelimit_query_t *q)
 {
-    ratelimit_clock_t  clock;
-
     if (ngx_http_ratelimit_self == 0) {
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
+    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone,
+                                    q->subjects[0].part, &q->places[0].clock);
 
-    return ngx_http_ratelimit_shm_decide_at(q, q->n, &clock);
+    return ngx_http_ratelimit_shm_decide_at(q, q->n);
 }
 
 
@@ -173,7 +172,8 @@ ngx_http_ratelimit_shm_each(ngx_http_ratelimit_query_t *q,
         return NGX_ERROR;
     }
 
-    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone, &clock);
+    ngx_http_ratelimit_shm_clock_of(q->subjects[0].use->zone,
+                                    q->subjects[0].part, &clock);
 
     apply(q->items, q->places, q->n, &clock, ngx_http_ratelimit_self);
 

@@ -117,24 +117,25 @@ ngx_http_ratelimit_shm_clock(ratelimit_clock_t *clock)
 
     clock->now = (uint64_t) ngx_current_msec * 1000;
     clock->wall = clock->now + ngx_http_ratelimit_wall;
+    clock->steady = clock->now;
 }
 
 
-/* of a zone; that of Redis if the zone's counters are Redis' */
+/* of a part of a zone; that of Redis if the zone's counters are Redis' */
 
 static ngx_inline void
-ngx_http_ratelimit_shm_clock_of(ngx_http_ratelimit_zone_t *zone,
+ngx_http_ratelimit_shm_clock_of(ngx_http_ratelimit_zone_t *zone, uint32_t part,
     ratelimit_clock_t *clock)
 {
     ngx_atomic_uint_t  offset;
 
     ngx_http_ratelimit_shm_clock(clock);
 
-    if (zone->offset == NULL) {
+    if (zone->offsets == NULL) {
         return;
     }
 
-    offset = *zone->offset;
+    offset = zone->offsets[part];
 
     if (offset) {
         clock->wall = clock->now + (uint64_t) offset * 1000;
@@ -147,10 +148,10 @@ ngx_http_ratelimit_shm_clock_of(ngx_http_ratelimit_zone_t *zone,
 /* n is that of the query, and may be a constant */
 
 static ratelimit_inline ngx_int_t
-ngx_http_ratelimit_shm_decide_at(ngx_http_ratelimit_query_t *q, ngx_uint_t n,
-    ratelimit_clock_t *clock)
+ngx_http_ratelimit_shm_decide_at(ngx_http_ratelimit_query_t *q, ngx_uint_t n)
 {
-    q->allowed = ratelimit_table_decide(q->items, q->places, n, clock,
+    q->allowed = ratelimit_table_decide(q->items, q->places, n,
+                                        &q->places[0].clock,
                                         ngx_http_ratelimit_self);
 
     if (q->places[0].evicted) {

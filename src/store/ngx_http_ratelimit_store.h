@@ -276,9 +276,10 @@ struct ngx_http_ratelimit_zone_s {
     ngx_shm_zone_t                 *ledger;    /* of what is reported to
                                                   Redis, or NULL */
     struct ngx_http_ratelimit_sync_s  *exchange;  /* what a worker has of it */
-    ngx_atomic_t                   *offset;    /* ms by which the clock of its
-                                                  counters is ahead, or NULL;
-                                                  0: as the wall clock */
+    ngx_atomic_t                   *offsets;   /* of each part: ms by which the
+                                                  clock of its counters is
+                                                  ahead, 0: as the wall clock;
+                                                  or NULL */
     ngx_http_ratelimit_zone_t      *former;    /* before the reload */
     ngx_pool_t                     *pool;
     ngx_str_t                       file;      /* where it was declared */

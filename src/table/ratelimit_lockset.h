@@ -91,13 +91,14 @@ static ratelimit_inline void
 ratelimit_lockset_catch_up(const ratelimit_segment_t *segment,
     ratelimit_clock_t *clock)
 {
-    uint64_t  now;
+    uint64_t  steady;
 
-    now = __atomic_load_n(&segment->now, __ATOMIC_RELAXED);
+    steady = __atomic_load_n(&segment->now, __ATOMIC_RELAXED);
 
-    if (now > clock->now) {
-        clock->wall += now - clock->now;
-        clock->now = now;
+    if (steady > clock->steady) {
+        clock->now += steady - clock->steady;
+        clock->wall += steady - clock->steady;
+        clock->steady = steady;
     }
 }
 
@@ -105,8 +106,8 @@ ratelimit_lockset_catch_up(const ratelimit_segment_t *segment,
 static ratelimit_inline void
 ratelimit_lockset_tick(ratelimit_segment_t *segment, ratelimit_clock_t *clock)
 {
-    if (segment->now < clock->now) {
-        __atomic_store_n(&segment->now, clock->now, __ATOMIC_RELAXED);
+    if (segment->now < clock->steady) {
+        __atomic_store_n(&segment->now, clock->steady, __ATOMIC_RELAXED);
 
     } else {
         ratelimit_lockset_catch_up(segment, clock);

@@ -188,9 +188,9 @@ int ratelimit_table_get_rule(const ratelimit_table_t *table, size_t n,
 /*
  * One decision about all places.  The caller sets table and hash of each
  * place, rule, cost and count_rejected of each item; times are multiples of a
- * millisecond, and of a clock that all processes share and that never goes
- * back, though a process may be late in reading it.  Sets the first group of
- * each verdict.  Returns 1 if all limits allow.
+ * millisecond, and the steady one is of a clock that all processes share and
+ * that never goes back, though a process may be late in reading it.  Sets the
+ * first group of each verdict.  Returns 1 if all limits allow.
  */
 static inline int ratelimit_table_decide(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
@@ -234,10 +234,6 @@ void ratelimit_table_commit(ratelimit_item_t *items, ratelimit_place_t *places,
  */
 void ratelimit_table_replace(ratelimit_item_t *item, ratelimit_place_t *place,
     const ratelimit_clock_t *clock, uint32_t me);
-
-/* the clock of the table was set back, which it must not be otherwise */
-void ratelimit_table_clock_set_back(ratelimit_table_t *table, uint64_t now,
-    uint32_t me);
 
 /*
  * Statistics of a table and the older ones that it follows, added up from what

@@ -240,7 +240,10 @@ ratelimit_decide_run(ratelimit_item_t *items, ratelimit_place_t *places,
     int       allowed;
     unsigned  seen;
 
-    places[0].clock = *clock;
+    if (clock != &places[0].clock) {
+        places[0].clock = *clock;
+    }
+
     places[0].evicted = 0;
 
     seen = ratelimit_decide_find(items, places, n, kind);

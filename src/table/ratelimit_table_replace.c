@@ -1,7 +1,7 @@
 
 /*
  * What others than decisions write to a table: counters that were counted
- * elsewhere, and a clock that was set back.
+ * elsewhere.
  */
 
 
@@ -37,31 +37,4 @@ ratelimit_table_replace(ratelimit_item_t *item, ratelimit_place_t *place,
     ratelimit_slot_use(place, item->rule, &table->kind, 0, now.now, me);
 
     ratelimit_lockset_unlock(place, 1);
-}
-
-
-/* a state that is in the future then is found to be so when it is used */
-
-void
-ratelimit_table_clock_set_back(ratelimit_table_t *table, uint64_t now,
-    uint32_t me)
-{
-    uint32_t              i;
-    ratelimit_segment_t  *segment;
-
-    if (table->older) {
-        ratelimit_table_clock_set_back(table->older, now, me);
-    }
-
-    for (i = 0; i < table->nsegments; i++) {
-        segment = &table->segments[i];
-
-        ratelimit_lockset_wait(table, segment, me);
-
-        if (segment->now > now) {
-            __atomic_store_n(&segment->now, now, __ATOMIC_RELAXED);
-        }
-
-        ratelimit_unlock(&segment->lock);
-    }
 }

@@ -153,6 +153,7 @@ table_decide(table_store_t *s, uint64_t number, uint64_t now)
 
     clock.now = now / 1000000 * 1000;
     clock.wall = clock.now;
+    clock.steady = clock.now;
 
     return ratelimit_table_decide(&item, &place, 1, &clock, s->fleet.me);
 }

@@ -26,8 +26,8 @@ use constant NODE_TIMEOUT => 15_000;
 use constant IMPATIENT => 1000;
 
 
-# "primaries" and "replicas", of each of them, are how many; all else are options
-# of the servers
+# "primaries" and "replicas", of each of them, are how many; "clocks", if any, are
+# those of the servers, RedisClock; all else are options of the servers
 
 sub start {
     my ($class, %option) = @_;
@@ -35,7 +35,10 @@ sub start {
     my $primaries = delete $option{primaries} // 3;
     my $replicas = delete $option{replicas} // 1;
 
-    my $self = bless { option => \%option, servers => [] }, $class;
+    my $clocks = delete $option{clocks} // [];
+
+    my $self = bless { option => \%option, servers => [],
+                       clocks => $clocks }, $class;
 
     $self->add for 1 .. $primaries * (1 + $replicas);
 
@@ -75,7 +78,8 @@ sub add {
     my ($self) = @_;
 
     my $bus = RedisServer::free_port();
-    my $server = RedisServer->start(
+    my $clock = $self->{clocks}[@{$self->{servers}}];
+    my @option = (
         '--cluster-enabled' => 'yes',
         '--cluster-port' => $bus,
         '--cluster-node-timeout' => IMPATIENT,
@@ -83,6 +87,8 @@ sub add {
         '--repl-ping-replica-period' => 1,
         %{$self->{option}},
     );
+    my $server = $clock ? $clock->start_redis(@option)
+                        : RedisServer->start(@option);
 
     $server->{bus} = $bus;
     push @{$self->{servers}}, $server;

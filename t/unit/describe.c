@@ -124,7 +124,7 @@ describe_step(fleet_t *f, describe_t *e)
     costs[1] = random_percent(80) ? costs[0] : random_below(20);
 
     f->count_rejected = random_percent(10);
-    clock.now = f->now;
+    fleet_clock(f, &clock);
     clock.wall = f->now + 12345000;
 
     describe_ask(f, key, e->want, e->places, costs);

@@ -39,6 +39,7 @@ typedef struct {
     size_t                  n;
     uint32_t                me;
     uint64_t                now;      /* us */
+    uint64_t                ahead;    /* the clock of what is asked about */
     unsigned                count_rejected;   /* refused requests count, too */
     unsigned                reserves; /* requests count by their end */
     uint64_t                asked;    /* so many */
@@ -167,6 +168,15 @@ fleet_hash(const fleet_t *f, uint64_t key, ratelimit_hash_t *hash)
 }
 
 
+static void
+fleet_clock(const fleet_t *f, ratelimit_clock_t *clock)
+{
+    clock->now = f->now + f->ahead;
+    clock->wall = clock->now;
+    clock->steady = f->now;
+}
+
+
 static int
 fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
 {
@@ -187,8 +197,7 @@ fleet_ask(fleet_t *f, uint64_t key, uint64_t cost, ratelimit_item_t *items)
         places[i].hash = hash;
     }
 
-    clock.now = f->now;
-    clock.wall = f->now;
+    fleet_clock(f, &clock);
 
     /* by turns as compiled for the kind and as for all others */
 

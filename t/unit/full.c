@@ -79,8 +79,7 @@ full_given_back(ratelimit_algorithm_e algorithm, uint32_t buckets)
     item.cost = 1;
     item.count_rejected = 0;
     place.table = &f.table;
-    clock.now = f.now;
-    clock.wall = f.now;
+    fleet_clock(&f, &clock);
 
     for (key = 0; key < KEYS; key++) {
         fleet_hash(&f, key, &place.hash);

@@ -129,8 +129,7 @@ hammer_hit_two(fleet_t *f, uint64_t key)
     ratelimit_item_t   items[2];
     ratelimit_place_t  places[2];
 
-    clock.now = f->now;
-    clock.wall = f->now;
+    fleet_clock(f, &clock);
 
     items[0].rule = &f->rules[0];
     items[0].cost = 1;

@@ -179,8 +179,7 @@ migrate_pair_run(fleet_t *f, int number, void *data)
 
     seed = 88172645463325252ULL + (uint64_t) number;
 
-    clock.now = f->now;
-    clock.wall = f->now;
+    fleet_clock(f, &clock);
 
     while (!__atomic_load_n(&pair->tally->stop_new, __ATOMIC_RELAXED)) {
         key = fleet_random(&seed) % 4;

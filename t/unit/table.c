@@ -27,6 +27,8 @@ static void table_two_periods(ratelimit_algorithm_e algorithm,
     uint32_t buckets);
 static void table_late_clock(ratelimit_algorithm_e algorithm,
     uint32_t buckets);
+static void table_two_clocks(ratelimit_algorithm_e algorithm,
+    uint32_t buckets);
 static void table_reserve(ratelimit_algorithm_e algorithm);
 static void table_uptime(ratelimit_algorithm_e algorithm, uint32_t buckets);
 static void table_expiry(ratelimit_algorithm_e algorithm, uint32_t buckets);
@@ -130,8 +132,7 @@ table_refund(ratelimit_algorithm_e algorithm, uint32_t buckets)
     fleet_open(&f, SIZE, algorithm, buckets);
 
     key = 5;
-    clock.now = f.now;
-    clock.wall = f.now;
+    fleet_clock(&f, &clock);
 
     fleet_hash(&f, key, &hash);
 
@@ -358,6 +359,43 @@ table_late_clock(ratelimit_algorithm_e algorithm, uint32_t buckets)
 }
 
 
+/* counters of two clocks, one of which is set, are in the same segments */
+
+static void
+table_two_clocks(ratelimit_algorithm_e algorithm, uint32_t buckets)
+{
+    int       i, k, admitted;
+    fleet_t   f;
+
+    static const uint64_t  ahead[] = { 0, 5, 100, 2 };
+
+    memset(&f, 0, sizeof(fleet_t));
+    f.n = 1;
+    f.rules[0] = fleet_rule(100, 10);
+
+    fleet_open(&f, SIZE, algorithm, buckets);
+
+    admitted = 0;
+
+    for (i = 0; i < 4; i++) {
+        f.ahead = ahead[i] * RATELIMIT_SECOND;
+
+        for (k = 0; k < 1000; k++) {
+            (void) fleet_hit(&f, 1000 + k);
+        }
+
+        f.ahead = 0;
+
+        while (fleet_hit(&f, 1)) {
+            admitted++;
+        }
+    }
+
+    tap_ok(admitted == 100, "%s buckets=%u: beside other clocks %d of 100",
+           ratelimit_algorithms[algorithm]->name, buckets, admitted);
+}
+
+
 /* what is under way takes room until it is settled, and then counts or not */
 
 static void
@@ -378,8 +416,7 @@ table_reserve(ratelimit_algorithm_e algorithm)
 
     fleet_open(&f, SIZE, algorithm, 0);
 
-    clock.now = f.now;
-    clock.wall = f.now;
+    fleet_clock(&f, &clock);
     held = 0;
 
     for (i = 0; i < 3; i++) {
@@ -393,8 +430,7 @@ table_reserve(ratelimit_algorithm_e algorithm)
     }
 
     f.now += 200 * RATELIMIT_SECOND;
-    clock.now = f.now;
-    clock.wall = f.now;
+    fleet_clock(&f, &clock);
     refused = !fleet_hit(&f, 1);
 
     ratelimit_table_refund(&items[0], &places[0], 1, &clock, f.me);
@@ -630,6 +666,7 @@ main(void)
         table_flood(i, buckets);
         table_expiry(i, buckets);
         table_late_clock(i, buckets);
+        table_two_clocks(i, buckets);
         table_uptime(i, buckets);
         table_count_rejected_beside(i, buckets);
     }

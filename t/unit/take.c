@@ -48,8 +48,7 @@ take_some(fleet_t *f)
 
     f->now += 10 * RATELIMIT_SECOND / 1000;
 
-    clock.now = f->now;
-    clock.wall = f->now;
+    fleet_clock(f, &clock);
 
     takes = ratelimit_table_take(&f->table, TAKE_TIMES, &clock, f->me);
 

@@ -102,8 +102,7 @@ threads_look_and_reset(fleet_t *f, uint64_t key)
 
     memset(items, 0, sizeof(items));
 
-    clock.now = f->now;
-    clock.wall = f->now;
+    fleet_clock(f, &clock);
 
     for (i = 0; i < f->n; i++) {
         items[i].rule = &f->rules[i];
@@ -233,8 +232,7 @@ threads_settle_hit(fleet_t *f, int number, void *data)
 
     seed = 88172645463325252ULL + (uint64_t) number;
 
-    clock.now = f->now;
-    clock.wall = f->now;
+    fleet_clock(f, &clock);
 
     for (i = 0; i < THREADS_HITS; i++) {
         memset(&item, 0, sizeof(ratelimit_item_t));
