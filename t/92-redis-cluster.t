@@ -19,8 +19,10 @@ use lib 't/lib';
 use Certificates;
 use Clients;
 use Gateway;
+use Ports qw(free_port);
 use RedisCluster;
 use RedisServer;
+use ScriptedRedis;
 use Stopwatch;
 use Together;
 
@@ -83,6 +85,7 @@ for my $gateway (@gateways) {
 
 subtest 'seeds' => \&seeds;
 subtest 'not a cluster' => \&no_cluster;
+subtest 'a worker that exits' => \&last_question;
 
 done_testing();
 
@@ -669,4 +672,64 @@ sub no_cluster {
     is(scalar @lines, 1, 'one line in the log');
     like($lines[0], qr/^127.0.0.1:$redis->{port}: error reply "ERR This/,
          'says why');
+}
+
+
+# A redirection that comes after the worker was told to exit: it asks for the
+# map, and exits without an answer.
+
+sub last_question {
+    my $redis = RedisServer->start;
+    my $port = free_port();
+    my $map = "*1\r\n*3\r\n:0\r\n:16383\r\n"
+              . "*2\r\n\$9\r\n127.0.0.1\r\n:$port\r\n";
+    my $part = sub {
+        my ($answer, @script) = @_;
+
+        return sub {
+            my ($command, $reply) = @_;
+
+            return $command->[0] eq 'CLUSTER' ? $answer
+                 : $command->[0] =~ /^EVAL/ ? (@script, $reply)
+                 : $reply // ();
+        };
+    };
+    my $scripted = ScriptedRedis->start(upstream => $redis, port => $port,
+                                        parts => {
+        map => $part->($map),
+        moved => $part->($map, ['hold'], "-MOVED 0 127.0.0.1:$port\r\n"),
+        late => $part->('', ['hold']),
+        mute => $part->(''),
+    }, deaf => { moved => sub { 1 } });
+
+    $scripted->play('map');
+
+    my $gateway = Gateway->start(
+        workers => 1, http => config("redis://127.0.0.1:$port"));
+    my $clients = Clients->new($gateway->{port});
+    my $seen = sub {
+        my ($command) = @_;
+
+        Gateway::await(sub { grep { /^$command/ } $scripted->seen }, $command);
+    };
+
+    is($clients->ask('GET /one', 'X-Key: a')->{status}, 200, 'a map');
+
+    $scripted->play('moved');
+
+    my $client = $clients->send('GET /one', 'X-Key: b');
+
+    $seen->('EVAL');
+    kill 'QUIT', $gateway->{pid};
+    Gateway::await(sub { !$gateway->current_workers }, 'the end');
+
+    $scripted->play('late');
+    $seen->($_) for 'EVAL', 'CLUSTER';
+    $scripted->play('mute');
+
+    Clients::await_answers(1, $client);
+    is($client->{answers}[0]{status}, 200, 'is answered');
+
+    waitpid delete $gateway->{pid}, 0;
+    is($gateway->complaints, '', 'nothing is left open');
 }

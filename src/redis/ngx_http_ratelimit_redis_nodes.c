@@ -208,8 +208,7 @@ ngx_http_ratelimit_redis_nodes_close(ngx_http_ratelimit_redis_nodes_t *nodes)
         server = nodes->servers[i];
 
         if (server != NULL) {
-            ngx_http_ratelimit_redis_timeout_remove_all(server);
-            ngx_http_ratelimit_redis_remove_server(nodes, i);
+            ngx_queue_insert_tail(&nodes->gone, &server->queue);
         }
     }
 
