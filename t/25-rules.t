@@ -83,6 +83,7 @@ subtest 'values that share a counter' => \&shared;
 subtest 'one counter, named twice' => \&twice;
 subtest 'cost, settle, if, count and rejected' => \&parameters;
 subtest 'rejected=count beside shadow mode' => \&rejected;
+subtest 'a debt beyond what small limits need' => \&debt;
 subtest 'a bypass' => \&bypass;
 subtest 'no request at all, by any algorithm' => \&zero;
 
@@ -121,6 +122,8 @@ sub config {
         '/settle' => "$rules descriptor=ordinary:\$arg_k cost=\$arg_c"
                      . ' settle=$arg_v;'
                      . " $rules descriptor=shadow:\$arg_s settle=9;",
+        '/debt' => 'ratelimit rules=zero-token_bucket'
+                   . ' descriptor=debt:$arg_k settle=$arg_v;',
         '/if' => "$rules descriptor=ordinary:\$arg_k if=\$arg_i;",
         '/count' => "$rules descriptor=ordinary:\$arg_k count=403;"
                     . ' limit_except GET { deny all; }',
@@ -142,6 +145,7 @@ sub config {
 domain: zero-$name
 descriptors:
   - { key: $name, rate_limit: { unit: hour, requests_per_unit: 0 } }
+  - { key: debt, rate_limit: { unit: second, requests_per_unit: 9 } }
 END
         $zero .= "ratelimit_rules $dir/zero-$name zone=$name:1m"
                  . " algorithm=$name;\n";
@@ -337,6 +341,17 @@ sub rejected {
     is(statuses('GET /rejected?s=r2&o=r2', 'GET /rejected?k=r2&s=r2&o=r2',
                 'GET /rejected?k=r2', 'GET /rejected?k=r2'),
        '200 429 200 429', 'and refused ones');
+}
+
+
+# nine a second are back in a fourth of a year
+
+sub debt {
+    $clients->ask('GET /debt?k=d1&v=70000000');
+
+    my $retry = $clients->ask('GET /debt?k=d1')->{field}{'retry-after'};
+
+    cmp_ok($retry, '>', 69_999_000 / 9, 'not cut');
 }
 
 

@@ -451,7 +451,7 @@ ngx_http_ratelimit_resolve_descriptor(ngx_conf_t *cf,
     limit->use.max_rules = domain->max_rules;
     limit->use.reserved = domain->reserved;
     limit->use.refusals_hold = domain->refusals_hold;
-    domain->settles |= limit->use.settles;
+    limit->use.settles = domain->settles;
 
     limit->rates.rules = &limit->rule;
     limit->rates.nrules = 1;
