@@ -88,6 +88,7 @@ ratelimit_deny_cache_find(const ratelimit_deny_cache_t *cache, uint64_t key,
     int                            rc;
     unsigned                       i;
     uint64_t                       ticket;
+    ratelimit_denial_t             denial;
     const ratelimit_deny_group_t  *group;
 
     group = ratelimit_deny_cache_group(cache, key);
@@ -96,9 +97,14 @@ ratelimit_deny_cache_find(const ratelimit_deny_cache_t *cache, uint64_t key,
 
         if (ratelimit_read_begin(&group->lock, &ticket)) {
             rc = ratelimit_deny_cache_read(cache, group, key, limit, now,
-                                           found);
+                                           &denial);
 
             if (ratelimit_read_end(&group->lock, ticket)) {
+
+                if (rc) {
+                    *found = denial;
+                }
+
                 return rc;
             }
         }

@@ -58,7 +58,7 @@ int ratelimit_deny_cache_init(ratelimit_deny_cache_t *cache, void *memory,
 uint64_t ratelimit_deny_cache_limit(const ratelimit_hash_t *secret,
     const ratelimit_rule_t *rule, uint64_t cost);
 
-/* returns 1 and sets the denial if there is one that is valid now */
+/* returns 1 and sets the denial, if there is one that is valid now */
 int ratelimit_deny_cache_find(const ratelimit_deny_cache_t *cache,
     uint64_t key, uint64_t limit, uint64_t now, ratelimit_denial_t *found);
 

@@ -82,6 +82,11 @@ deny_test_find(void)
            "a denial is found as it was added");
     tap_ok(deny_has(&cache, 5, 1, until - 1), "until its time");
     tap_ok(!deny_has(&cache, 5, 1, until), "and not longer");
+
+    denial.until = 1;
+    tap_ok(!ratelimit_deny_cache_find(&cache, 5, 1, until, &denial)
+           && denial.until == 1,
+           "one that has ended is not shown");
     tap_ok(!deny_has(&cache, 5, 2, DENY_NOW), "not for another limit or cost");
     tap_ok(!deny_has(&cache, 5 + 16, 1, DENY_NOW),
            "not for another key of the group");
