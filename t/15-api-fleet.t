@@ -153,6 +153,33 @@ subtest 'Redis goes down after a reset' => sub {
     is($two->ask('DELETE /api/zones/open/keys/a')->{status}, 503, 'no reset');
 };
 
+# a failure before the reset does not make what was known then true
+
+subtest 'Redis fails, a key is reset, and Redis goes down' => sub {
+    $redis->restart;
+
+    my $hasty = Gateway->start(http => $http =~ s/ timeout=5s/ timeout=300ms/r);
+    my $client = Clients->new($hasty->{port});
+    my $status = sub { $client->ask('GET /open?k=c')->{status} };
+
+    $status->() for 1, 2;
+    Gateway::await(sub { $status->() == 429 }, 'a refusal');
+    $redis->pause;
+    Gateway::await(sub { $status->() == 200 }, 'a failure');
+    $redis->resume;
+    Gateway::await(sub { $status->() == 429 }, 'a refusal');
+    Gateway::await(sub {
+        $two->ask('DELETE /api/zones/open/keys/c')->{status} == 204;
+    }, 'a reset');
+
+    my $reset = time;
+
+    Gateway::await(sub { time - $reset > SECOND }, 'a second');
+    down($client);
+    is($status->(), 200, 'not refused');
+    is($hasty->complaints, '', 'no complaints');
+};
+
 subtest 'Redis is back, and there are no requests' => sub {
     $redis->restart;
 
@@ -174,17 +201,21 @@ sub resets {
 
 
 sub down {
+    my ($client) = (@_, $one);
+
     $redis->kill;
 
     Gateway::await(sub {
-        $one->ask('GET /open?k=other');
-        return !figures()->{up};
+        $client->ask('GET /open?k=other');
+        return !figures($client)->{up};
     }, 'a server that is marked down');
 }
 
 
 sub figures {
-    return decode_json($one->ask('GET /api/redis')->{body})->{redis}[0];
+    my ($client) = (@_, $one);
+
+    return decode_json($client->ask('GET /api/redis')->{body})->{redis}[0];
 }
 
 

@@ -91,7 +91,9 @@ typedef struct {
     ratelimit_breaker_t             breaker;
 
     ngx_atomic_t                    failing;  /* when the first command was
-                                                 sent that has failed, ms */
+                                                 sent that failed in this
+                                                 outage, ms; or 0 */
+    ngx_atomic_t                    failed;   /* when the last one has */
     ngx_atomic_t                    generation;  /* older connections may be
                                                     dead */
     ngx_atomic_t                    logged;   /* second of the last line about
@@ -557,7 +559,8 @@ ngx_uint_t ngx_http_ratelimit_redis_stops(
 void ngx_http_ratelimit_redis_success(
     ngx_http_ratelimit_redis_server_t *server, ratelimit_breaker_e permit);
 void ngx_http_ratelimit_redis_failure(
-    ngx_http_ratelimit_redis_server_t *server, ratelimit_breaker_e permit);
+    ngx_http_ratelimit_redis_server_t *server, ratelimit_breaker_e permit,
+    ngx_msec_t sent);
 
 
 /* ngx_http_ratelimit_redis_command.c */

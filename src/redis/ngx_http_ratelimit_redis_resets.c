@@ -184,9 +184,11 @@ ngx_http_ratelimit_redis_resets_finish(
     ngx_http_ratelimit_redis_command_t *command,
     ngx_http_ratelimit_redis_reply_e type)
 {
+    ngx_msec_t                          sent;
     ratelimit_breaker_e                 permit;
     ngx_http_ratelimit_redis_server_t  *server;
 
+    sent = command->sent;
     permit = command->permit;
     server = command->server;
 
@@ -196,9 +198,15 @@ ngx_http_ratelimit_redis_resets_finish(
     if (type == NGX_HTTP_RATELIMIT_REDIS_LOST
         || type == NGX_HTTP_RATELIMIT_REDIS_UNREAD)
     {
-        ngx_http_ratelimit_redis_failure(server, permit);
+        ngx_http_ratelimit_redis_failure(server, permit, sent);
+        return;
+    }
 
-    } else if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
+    /* what failed before was no outage */
+
+    server->owner.shared->failing = 0;
+
+    if (type == NGX_HTTP_RATELIMIT_REDIS_ERROR) {
         ngx_http_ratelimit_redis_count(server->owner.shared, errors, 1);
     }
 }

@@ -130,7 +130,7 @@ ngx_http_ratelimit_redis_transmit(ngx_http_ratelimit_redis_command_t *command,
     {
         command->lost = (command->op == RATELIMIT_SCRIPT_VOID);
         ngx_http_ratelimit_redis_release(command);
-        ngx_http_ratelimit_redis_failure(server, permit);
+        ngx_http_ratelimit_redis_failure(server, permit, ngx_current_msec);
         return NGX_ERROR;
     }
 

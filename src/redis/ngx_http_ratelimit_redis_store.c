@@ -429,6 +429,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
     ngx_int_t rc, ngx_str_t *text)
 {
     uint64_t                            asked;
+    ngx_msec_t                          sent;
     ratelimit_script_e                  op;
     ratelimit_breaker_e                 permit;
     ngx_http_ratelimit_query_t         *q;
@@ -436,6 +437,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
 
     q = command->query;
     op = command->op;
+    sent = command->sent;
     server = command->server;
     permit = command->permit;
     asked = command->message.began;
@@ -473,7 +475,7 @@ ngx_http_ratelimit_redis_finish(ngx_http_ratelimit_redis_command_t *command,
             ngx_http_ratelimit_redis_log_error(server);
 
         } else {
-            ngx_http_ratelimit_redis_failure(server, permit);
+            ngx_http_ratelimit_redis_failure(server, permit, sent);
         }
 
         rc = NGX_ERROR;
@@ -568,6 +570,7 @@ void
 ngx_http_ratelimit_redis_on_timeout(
     ngx_http_ratelimit_redis_command_t *command)
 {
+    ngx_msec_t                          sent;
     ratelimit_script_e                  op;
     ratelimit_breaker_e                 permit;
     ngx_http_ratelimit_query_t         *q;
@@ -575,6 +578,7 @@ ngx_http_ratelimit_redis_on_timeout(
 
     q = command->query;
     op = command->op;
+    sent = command->sent;
     server = command->server;
     permit = command->permit;
 
@@ -604,7 +608,7 @@ ngx_http_ratelimit_redis_on_timeout(
     }
 
     ngx_http_ratelimit_redis_connection_expire(&command->message);
-    ngx_http_ratelimit_redis_failure(server, permit);
+    ngx_http_ratelimit_redis_failure(server, permit, sent);
 
     ngx_http_ratelimit_redis_done(server, q, op, NGX_ERROR, 0);
 }

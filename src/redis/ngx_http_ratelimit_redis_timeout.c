@@ -9,6 +9,10 @@
 #include "redis/ngx_http_ratelimit_redis.h"
 
 
+/* milliseconds after a failure: a later one is not of the same outage */
+#define NGX_HTTP_RATELIMIT_REDIS_SAME_OUTAGE  1000
+
+
 static void ngx_http_ratelimit_redis_timer_handler(ngx_event_t *ev);
 static void ngx_http_ratelimit_redis_on_write(void *data, ngx_msec_t turn);
 
@@ -237,15 +241,21 @@ ngx_http_ratelimit_redis_success(ngx_http_ratelimit_redis_server_t *server,
 
 void
 ngx_http_ratelimit_redis_failure(ngx_http_ratelimit_redis_server_t *server,
-    ratelimit_breaker_e permit)
+    ratelimit_breaker_e permit, ngx_msec_t sent)
 {
     ngx_http_ratelimit_redis_shared_t  *shared;
 
     shared = server->owner.shared;
 
-    if (!ratelimit_breaker_has_failed(&shared->breaker)) {
-        shared->failing = ngx_current_msec - server->redis->timeout;
+    if (shared->failing == 0
+        || !ratelimit_breaker_has_failed(&shared->breaker)
+        || (ngx_msec_int_t) (sent - shared->failed)
+           > NGX_HTTP_RATELIMIT_REDIS_SAME_OUTAGE)
+    {
+        shared->failing = sent;
     }
+
+    shared->failed = ngx_current_msec;
 
     if (ratelimit_breaker_failure(&shared->breaker, permit, ngx_current_msec,
                                   (uint32_t) ngx_random()))
