@@ -30,6 +30,7 @@ my $clients = Clients->new($gateway->{port});
 
 subtest 'a client that leaves while its request waits' => \&leave;
 subtest 'a client that leaves and is not counted' => \&leave_uncounted;
+subtest 'a client that leaves and might have waited for a token' => \&leave_queue;
 subtest 'post_action after a client has left' => \&post_action;
 subtest 'a thousand keys' => \&thousand;
 subtest 'many that leave' => \&many_leave;
@@ -131,10 +132,10 @@ sub left {
 
 
 sub logged {
-    my ($line, $n) = @_;
+    my ($line, $n, $where) = (@_, $gateway);
 
     Gateway::await(sub {
-        my $log = Gateway::slurp("$gateway->{dir}/logs/access.log");
+        my $log = Gateway::slurp("$where->{dir}/logs/access.log");
         my $lines = () = $log =~ /^\Q$line\E/mg;
 
         return $lines >= $n;
@@ -176,6 +177,50 @@ sub leave_uncounted {
 
     Gateway::await(sub { left('uncounted') == 9 }, 'a refund');
     pass('all but one');
+}
+
+
+# before it is known that the request would have to wait, where statuses are
+# looked at and where none is
+
+sub leave_queue {
+    for my $count ('', 'count=401') {
+        my $other = Gateway->start(workers => 2, http => <<"END");
+ratelimit_redis main redis://127.0.0.1:$scripted->{port} timeout=60s
+                connect_timeout=60s;
+ratelimit_zone \$arg_k zone=token:1m rate=1r/h algorithm=token_bucket
+               redis=main;
+log_format outcome "\$request_uri \$status";
+
+server {
+    listen 127.0.0.1:PORT;
+    access_log logs/access.log outcome;
+
+    location /token { ratelimit zone=token delay=9h; empty_gif; }
+    location /look { ratelimit zone=token cost=0; empty_gif; }
+    location /other { ratelimit zone=token name=other $count; empty_gif; }
+}
+END
+        my $clients = Clients->new($other->{port});
+        my $uri = "/token?k=queue$count";
+
+        is($clients->ask("GET $uri")->{status}, 200, 'the only token');
+        $scripted->play('hold');
+
+        my $client = $clients->send("GET $uri");
+
+        asked(1);
+        Clients::leave($client);
+        logged("$uri 499", 1, $other);
+        honest();
+
+        Gateway::await(sub {
+            my $answer = $clients->ask("GET /look?k=queue$count");
+
+            return $answer->{field}{'x-ratelimit-reset'} <= 3600;
+        }, 'a refund');
+        pass('the next token is not spent');
+    }
 }
 
 

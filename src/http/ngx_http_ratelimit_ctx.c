@@ -90,14 +90,16 @@ ngx_http_ratelimit_client_ctx(ngx_http_request_t *r)
 void
 ngx_http_ratelimit_cleanup(void *data)
 {
-    ngx_http_ratelimit_ctx_t  *ctx = data;
+    ngx_http_ratelimit_ctx_t    *ctx = data;
+    ngx_http_ratelimit_query_t  *q;
 
     if (ctx->delayed && ctx->timer->timer_set) {
         ngx_del_timer(ctx->timer);
     }
 
     if (ctx->waiting) {
-        ngx_http_ratelimit_query_cancel(&ctx->queries[ctx->nqueries - 1], 0);
+        q = &ctx->queries[ctx->nqueries - 1];
+        ngx_http_ratelimit_query_cancel(q, ngx_http_ratelimit_may_queue(q));
     }
 
     /* the client has left while the request was waiting for a token */
@@ -105,6 +107,21 @@ ngx_http_ratelimit_cleanup(void *data)
     if (ctx->queued) {
         ngx_http_ratelimit_refund(ctx, 0);
     }
+}
+
+
+ngx_uint_t
+ngx_http_ratelimit_may_queue(ngx_http_ratelimit_query_t *q)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; i < q->n; i++) {
+        if (q->items[i].rule->wait) {
+            return 1;
+        }
+    }
+
+    return 0;
 }
 
 

@@ -108,6 +108,9 @@ ngx_http_ratelimit_ctx_t *ngx_http_ratelimit_client_ctx(ngx_http_request_t *r);
 
 void ngx_http_ratelimit_cleanup(void *data);
 
+/* whether the store may decide that the request waits for a token */
+ngx_uint_t ngx_http_ratelimit_may_queue(ngx_http_ratelimit_query_t *q);
+
 /*
  * Refunds what the request was charged and has not used; if it is refused,
  * except by limits that count refused requests.

@@ -322,13 +322,15 @@ static void
 ngx_http_ratelimit_settle_waiting(ngx_http_ratelimit_query_t *q,
     ngx_uint_t status)
 {
-    ngx_uint_t                  i;
+    ngx_uint_t                  i, queue;
     ngx_http_ratelimit_rules_t  *rates;
+
+    queue = ngx_http_ratelimit_may_queue(q);
 
     for (i = 0; i < q->n; i++) {
         rates = ngx_http_ratelimit_item_rules(q, i);
 
-        if (ngx_http_ratelimit_counts(rates->limit, status)) {
+        if (!queue && ngx_http_ratelimit_counts(rates->limit, status)) {
             q->items[i].cost = 0;
         }
     }
