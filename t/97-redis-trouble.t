@@ -104,14 +104,15 @@ sub proxy {
 sub all_at_once {
     my (@requests) = @_;
 
+    my $watch = Stopwatch->start;
     my @tallies = Together::run(undef, map { my $gateway = $_; sub {
         return $gateway->load(connections => 16,
                               requests => [shuffle(@requests)]);
     } } @gateways);
 
     is($_->{hang}, 0, 'no hang') for @tallies;
-    cmp_ok($_->{slowest}, '<', TIMEOUT + SLACK, 'answered in time')
-        for @tallies;
+    cmp_ok($_->{slowest} - $watch->late, '<', TIMEOUT + SLACK,
+           'answered in time') for @tallies;
 
     return GatewayClient::add_up(@tallies);
 }

@@ -65,16 +65,22 @@ sub put {
 sub seconds {
     my ($self) = @_;
 
+    return time - $self->{begin} - $self->late;
+}
+
+
+# the seconds that were left out
+
+sub late {
+    my ($self) = @_;
+
     sysseek $self->{file}, 0, 0;
     sysread $self->{file}, my $numbers, 16;
 
-    my $now = time;
     my ($late, $begin) = unpack 'd2', $numbers;
-    my $round = $now - $begin - NAP - WORK;
+    my $round = time - $begin - NAP - WORK;
 
-    $late += $round if $round > 0;
-
-    return $now - $self->{begin} - $late;
+    return $round > 0 ? $late + $round : $late;
 }
 
 
