@@ -137,6 +137,7 @@ subtest 'resets while they are read' => \&resets;
 subtest 'limits that are decided at once' => \&together;
 subtest 'many of these' => \&many_together;
 subtest 'beside a limit that fails' => \&beside;
+subtest 'after a dry run' => \&after_dry_run;
 
 is($gateway->complaints, '', 'no complaints');
 
@@ -768,6 +769,38 @@ END
               ['a  passed: 1', 'open  failed_open: 1',
                'closed  failed_closed: 1', 'local  failed_open: 1'],
               'by each limit itself');
+}
+
+
+# a request goes on from there to where it is delayed
+
+sub after_dry_run {
+    my $gateway = Gateway->start(workers => 1, http => <<'END');
+ratelimit_zone localhost zone=dry:1m rate=9r/h;
+ratelimit_zone localhost zone=leaky:1m rate=10r/s algorithm=leaky_bucket;
+add_header X-Status $ratelimit_status always;
+server {
+    listen 127.0.0.1:PORT;
+    location / {
+        ratelimit zone=dry;
+        ratelimit_dry_run on;
+        try_files /none @later;
+    }
+    location @later { ratelimit zone=leaky burst=9 after_auth; empty_gif; }
+    location /api/ { ratelimit_api; }
+}
+END
+    my $clients = Clients->new($gateway->{port});
+    my @status = map { $_->{field}{'x-status'} }
+                 $clients->series((['GET /']) x 3);
+    my $zone = decode_json($clients->ask('GET /api/zones/leaky')->{body});
+    my %requests = %{$zone->{requests}};
+
+    is_deeply(\@status, [qw(PASSED DELAYED DELAYED)], 'it is delayed');
+    is_deeply({ map { $_ => $requests{$_} } grep { $requests{$_} }
+                keys %requests },
+              { passed => 1, delayed => 2 }, 'and counted so');
+    cmp_ok($zone->{delayed_seconds}, '>', 0, 'with the time');
 }
 
 

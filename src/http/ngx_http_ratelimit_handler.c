@@ -719,7 +719,7 @@ ngx_http_ratelimit_count_noted(ngx_http_ratelimit_ctx_t *ctx,
     if (delay == 0) {
         ngx_http_ratelimit_count_in(use->cell, status);
 
-    } else if (ctx->dry) {
+    } else if (ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_DRY_RUN) {
         ngx_http_ratelimit_count_in(use->cell,
                                     NGX_HTTP_RATELIMIT_DELAYED_DRY_RUN);
 
