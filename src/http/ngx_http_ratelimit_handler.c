@@ -665,7 +665,7 @@ ngx_http_ratelimit_pass_noted(ngx_http_ratelimit_ctx_t *ctx,
     uint64_t                      delay;
     ngx_uint_t                    i, slowest;
     ratelimit_verdict_t          *verdict;
-    ngx_http_ratelimit_status_e   status;
+    ngx_http_ratelimit_status_e   status, above;
 
     if (q->failed || ctx->failed) {
         ctx->failed = 1;
@@ -684,7 +684,8 @@ ngx_http_ratelimit_pass_noted(ngx_http_ratelimit_ctx_t *ctx,
         verdict = &q->items[i].verdict;
 
         if (verdict->soft) {
-            status = ngx_http_ratelimit_overshoot(ctx, q, i);
+            above = ngx_http_ratelimit_overshoot(ctx, q, i);
+            status = ngx_max(status, above);
             ngx_http_ratelimit_set_status(ctx, status);
         }
 
@@ -696,9 +697,11 @@ ngx_http_ratelimit_pass_noted(ngx_http_ratelimit_ctx_t *ctx,
 
     if (ctx->conf->marks & NGX_HTTP_RATELIMIT_MARK_COUNTED) {
 
-        /* the usual case: one rate, whose status is known by now */
+        /* the usual case: one limit, whose status is known by now */
 
-        if (q->n == 1 && !ctx->failed) {
+        if (!ctx->failed
+            && q->n == ngx_http_ratelimit_item_rules(q, 0)->nrules)
+        {
             ngx_http_ratelimit_count_noted(ctx, q->subjects->use, status,
                                            delay);
 

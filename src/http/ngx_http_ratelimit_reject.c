@@ -102,7 +102,7 @@ ngx_http_ratelimit_reject(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-/* usually there is one rate, or one of two refuses */
+/* usually there is one limit, or one of two refuses */
 
 static ratelimit_inline void
 ngx_http_ratelimit_reject_count(ngx_http_ratelimit_ctx_t *ctx,
@@ -129,7 +129,7 @@ ngx_http_ratelimit_reject_count(ngx_http_ratelimit_ctx_t *ctx,
             return;
         }
 
-    } else if (q->n == 1) {
+    } else if (q->n == ngx_http_ratelimit_item_rules(q, 0)->nrules) {
         ngx_http_ratelimit_count_in(use->cell, status);
         ngx_http_ratelimit_top_note(q, 0, use);
         return;

@@ -189,7 +189,7 @@ ngx_http_ratelimit_statistics_join(ngx_http_ratelimit_use_t **uses,
 {
     ngx_uint_t  i, pair;
 
-    pair = (rows == 2);
+    pair = (n == 2 && rows == 2);
 
     for (i = 0; i < n; i++) {
         pair &= (uses[i]->zone->rank == 0);
