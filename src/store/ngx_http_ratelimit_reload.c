@@ -391,8 +391,6 @@ ngx_http_ratelimit_reload_progress(ngx_http_ratelimit_zone_t *zone)
 
         if (ratelimit_table_spent(table->older, now)) {
 
-            /* even older tables were sealed no later */
-
             for (older = table->older; older; older = older->older) {
                 ngx_http_ratelimit_reload_free(older, ngx_cycle->log);
             }

@@ -290,7 +290,7 @@ int ratelimit_table_once_a_second(ratelimit_table_t *table, uint32_t event,
  * which is once no process is left that knows it alone, all count there; from
  * then on each counter moves when its key is seen.  Seal is called with the
  * table that follows, and seals all older ones.  Spent is an older table in
- * which nothing counts any more.
+ * which nothing counts any more, nor in those that it follows.
  */
 void ratelimit_table_follow(ratelimit_table_t *table,
     ratelimit_table_t *older);

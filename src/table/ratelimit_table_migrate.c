@@ -133,17 +133,26 @@ ratelimit_table_sealed(const ratelimit_table_t *older)
 }
 
 
-/* since it was sealed no process has charged there */
+/*
+ * Since it was sealed no process has charged there, but older ones may have
+ * counters that live longer, as those of plans that were not seen since.
+ */
 
 int
 ratelimit_table_spent(const ratelimit_table_t *older, uint64_t now)
 {
     uint64_t  sealed, horizon;
 
-    sealed = __atomic_load_n(&older->header->sealed, __ATOMIC_SEQ_CST);
-    horizon = __atomic_load_n(&older->header->horizon, __ATOMIC_RELAXED);
+    for ( /* void */ ; older; older = older->older) {
+        sealed = __atomic_load_n(&older->header->sealed, __ATOMIC_SEQ_CST);
+        horizon = __atomic_load_n(&older->header->horizon, __ATOMIC_RELAXED);
 
-    return sealed && now >= sealed + horizon;
+        if (sealed == 0 || now < sealed + horizon) {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 

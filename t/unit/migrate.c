@@ -12,6 +12,7 @@
 
 
 static void migrate_chain(void);
+static void migrate_plans(void);
 static void migrate_looks(ratelimit_algorithm_e algorithm);
 
 
@@ -54,6 +55,44 @@ migrate_chain(void)
     tap_ok(!ratelimit_table_spent(&a.table, a.now + 60 * RATELIMIT_SECOND)
            && ratelimit_table_spent(&a.table, a.now + 600 * RATELIMIT_SECOND),
            "a sealed table is spent when its last counter has run out");
+}
+
+
+/* a table in between, with short counters alone, ends no older one */
+
+static void
+migrate_plans(void)
+{
+    int       spent;
+    fleet_t   day, second, last;
+    uint64_t  now;
+
+    memset(&day, 0, sizeof(fleet_t));
+    day.n = 1;
+    day.rules[0] = fleet_rule(1, 86400);
+    fleet_open(&day, 1 << 20, RATELIMIT_SLIDING_LOG, 0);
+
+    (void) fleet_hit(&day, 1);
+
+    second = day;
+    second.rules[0] = fleet_rule(1, 1);
+    fleet_open(&second, 2 << 20, RATELIMIT_SLIDING_LOG, 0);
+    ratelimit_table_follow(&second.table, &day.table);
+    ratelimit_table_seal(&second.table, second.now);
+
+    last = second;
+    fleet_open(&last, 3 << 20, RATELIMIT_SLIDING_LOG, 0);
+    ratelimit_table_follow(&last.table, &second.table);
+    ratelimit_table_seal(&last.table, last.now);
+
+    now = last.now + 3600 * RATELIMIT_SECOND;
+    spent = ratelimit_table_spent(&second.table, now)
+            || ratelimit_table_spent(&day.table, now);
+
+    now += 3 * 86400 * RATELIMIT_SECOND;
+
+    tap_ok(!spent && ratelimit_table_spent(&second.table, now),
+           "a table is spent when older ones are spent, too");
 }
 
 
@@ -124,6 +163,7 @@ main(void)
 
     migrate_pair(40);
     migrate_chain();
+    migrate_plans();
 
     migrate_looks(RATELIMIT_FIXED_WINDOW);
     migrate_looks(RATELIMIT_SLIDING_WINDOW);
