@@ -395,16 +395,36 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
         return;
     }
 
-    (void) ratelimit_lock(&header->lock, me, table->lifelines);
+    ratelimit_table_outlive(table, horizon, me);
 
-    if (header->horizon < horizon) {
-        __atomic_store_n(&header->horizon, horizon, __ATOMIC_RELAXED);
-    }
+    (void) ratelimit_lock(&header->lock, me, table->lifelines);
 
     if (header->nclasses < table->nclasses
         && ratelimit_table_class(table, rule) == 0)
     {
         ratelimit_table_add_class(table, rule);
+    }
+
+    ratelimit_unlock(&header->lock);
+}
+
+
+void
+ratelimit_table_outlive(ratelimit_table_t *table, uint64_t horizon,
+    uint32_t me)
+{
+    ratelimit_header_t  *header;
+
+    header = table->header;
+
+    if (__atomic_load_n(&header->horizon, __ATOMIC_RELAXED) >= horizon) {
+        return;
+    }
+
+    (void) ratelimit_lock(&header->lock, me, table->lifelines);
+
+    if (header->horizon < horizon) {
+        __atomic_store_n(&header->horizon, horizon, __ATOMIC_RELAXED);
     }
 
     ratelimit_unlock(&header->lock);

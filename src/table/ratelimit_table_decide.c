@@ -62,6 +62,9 @@ static ratelimit_inline void ratelimit_decide_charge(ratelimit_item_t *items,
     const ratelimit_kind_t *kind);
 static void ratelimit_decide_punish(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, uint32_t me);
+static void ratelimit_decide_outlive(const ratelimit_item_t *item,
+    const ratelimit_place_t *place, const ratelimit_clock_t *clock,
+    uint32_t me);
 static void ratelimit_decide_settle(ratelimit_item_t *items,
     ratelimit_place_t *places, size_t n, const ratelimit_clock_t *clock,
     uint32_t me, unsigned commit);
@@ -647,6 +650,7 @@ ratelimit_decide_punish(ratelimit_item_t *items, ratelimit_place_t *places,
 
         if (ratelimit_decide_changes(item, 0)) {
             cost = ratelimit_item_punish(item, &places[0].clock);
+            ratelimit_decide_outlive(item, place, &places[0].clock, me);
             ratelimit_slot_write(kind, place->slot, item->state);
             ratelimit_slot_use(place, item->rule, kind, refused,
                                places[0].clock.now, me);
@@ -663,6 +667,28 @@ ratelimit_decide_punish(ratelimit_item_t *items, ratelimit_place_t *places,
         ratelimit_decide_copy_state(item, place, kind);
         ratelimit_decide_remember(item, place, kind, &places[0].clock, cost);
     }
+}
+
+
+/* a debt may take longer to drip off than the rule tells */
+
+static void
+ratelimit_decide_outlive(const ratelimit_item_t *item,
+    const ratelimit_place_t *place, const ratelimit_clock_t *clock,
+    uint32_t me)
+{
+    uint64_t            end;
+    ratelimit_table_t  *table;
+
+    table = place->active;
+
+    if (item->count_rejected != RATELIMIT_IN_FULL || !table->kind.drips) {
+        return;
+    }
+
+    end = table->algorithm->expires(item->shape, item->rule, item->state);
+
+    ratelimit_table_outlive(table, ratelimit_sub(end, clock->now), me);
 }
 
 

@@ -276,6 +276,13 @@ ratelimit_migrate_find(ratelimit_place_t *place, ratelimit_table_t *older,
 
     done = from.slot ? ratelimit_migrate_move(&from, place, rule, set) : 1;
 
+    if (from.slot && older->kind.drips) {
+
+        /* a debt lives longer than the rule tells */
+
+        ratelimit_migrate_outlive(place->active, older, set->me);
+    }
+
     if (!held) {
         ratelimit_unlock(&from.segment->lock);
     }
@@ -611,21 +618,9 @@ static void
 ratelimit_migrate_outlive(ratelimit_table_t *heir,
     const ratelimit_table_t *older, uint32_t me)
 {
-    uint64_t  horizon;
-
-    horizon = __atomic_load_n(&older->header->horizon, __ATOMIC_RELAXED);
-
-    if (__atomic_load_n(&heir->header->horizon, __ATOMIC_RELAXED) >= horizon) {
-        return;
-    }
-
-    (void) ratelimit_lock(&heir->header->lock, me, heir->lifelines);
-
-    if (heir->header->horizon < horizon) {
-        __atomic_store_n(&heir->header->horizon, horizon, __ATOMIC_RELAXED);
-    }
-
-    ratelimit_unlock(&heir->header->lock);
+    ratelimit_table_outlive(heir, __atomic_load_n(&older->header->horizon,
+                                                  __ATOMIC_RELAXED),
+                            me);
 }
 
 

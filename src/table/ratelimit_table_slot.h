@@ -578,6 +578,10 @@ uint64_t ratelimit_table_own_entries(const ratelimit_table_t *table);
 /* how many entries there is room for */
 uint64_t ratelimit_table_own_places(const ratelimit_table_t *table);
 
+/* a counter of the table may live so long from now on */
+void ratelimit_table_outlive(ratelimit_table_t *table, uint64_t horizon,
+    uint32_t me);
+
 /* a live counter of the segment has to go; reported once a second at most */
 void ratelimit_table_count_eviction(ratelimit_table_t *table,
     ratelimit_segment_t *segment, const ratelimit_lockset_t *set);

@@ -13,6 +13,7 @@
 
 static void migrate_chain(void);
 static void migrate_plans(void);
+static void migrate_debt(void);
 static void migrate_looks(ratelimit_algorithm_e algorithm);
 
 
@@ -96,6 +97,44 @@ migrate_plans(void)
 }
 
 
+/* a debt of a hundred periods, which moves on before it has dripped off */
+
+static void
+migrate_debt(void)
+{
+    int               i;
+    fleet_t           f[3];
+    unsigned          spent;
+    uint64_t          end;
+    ratelimit_item_t  item;
+
+    memset(&f[0], 0, sizeof(fleet_t));
+    f[0].n = 1;
+    f[0].rules[0] = fleet_rule(10, 60);
+    fleet_open(&f[0], 1 << 20, RATELIMIT_TOKEN_BUCKET, 0);
+
+    f[0].count_rejected = RATELIMIT_IN_FULL;
+    (void) fleet_ask(&f[0], 1, 1000, &item);
+    f[0].count_rejected = 0;
+
+    spent = 0;
+    end = f[0].now + 99 * 60 * RATELIMIT_SECOND;
+
+    for (i = 1; i < 3; i++) {
+        f[i] = f[i - 1];
+        fleet_open(&f[i], (i + 1) << 20, RATELIMIT_TOKEN_BUCKET, 0);
+        ratelimit_table_follow(&f[i].table, &f[i - 1].table);
+        ratelimit_table_seal(&f[i].table, f[i].now);
+
+        spent += ratelimit_table_spent(&f[i - 1].table, end);
+
+        (void) fleet_hit(&f[i], 1);
+    }
+
+    tap_ok(spent == 0, "a table is not spent before debts have dripped off");
+}
+
+
 /* looks at one counter with several costs: the first of them moves it */
 
 static void
@@ -164,6 +203,7 @@ main(void)
     migrate_pair(40);
     migrate_chain();
     migrate_plans();
+    migrate_debt();
 
     migrate_looks(RATELIMIT_FIXED_WINDOW);
     migrate_looks(RATELIMIT_SLIDING_WINDOW);
