@@ -42,6 +42,7 @@ subtest 'fewer' => \&fewer;
 subtest 'the new size' => \&new_size;
 subtest 'resized again and again' => \&resized_often;
 subtest 'memory at each moment' => \&memory_in_use;
+subtest 'no room' => \&no_room;
 subtest "$_, resized faster than old workers go" => sub { resized_fast($_) }
     for qw(fixed_window sliding_window sliding_log);
 subtest 'reset' => \&reset_zones;
@@ -519,6 +520,66 @@ sub memory_in_use {
     }
 
     quiet($gateway);
+}
+
+
+# Tables so full that counters of the oldest find no room: these are dropped,
+# which the log says, and not those of the table that was used last.
+
+sub no_room {
+    my ($first, @sizes) = (64, 72, 80, 88);
+    my $gateway = start(no_room_config($first));
+    my @last;
+
+    no_room_fill($gateway, $first);
+
+    for my $size (@sizes) {
+        $gateway->reload(no_room_config($size));
+
+        Gateway::await(sub {
+            my $socket = $gateway->connect or return 0;
+
+            print $socket "GET /api/zones/z HTTP/1.0\r\n\r\n";
+
+            return join('', <$socket>) =~ /"size":@{[$size << 10]},/;
+        }, 'the new size');
+
+        @last = no_room_fill($gateway, $size) if $size != $sizes[-1];
+    }
+
+    my $tally = $gateway->load(depth => 8, requests => [@last]);
+
+    cmp_ok(scalar(grep { $_->{429} } values %{$tally->{keys}}), '>',
+           0.98 * @last, 'those of the last table are there');
+
+    Gateway::await(sub {
+        return sum(0, $gateway->log =~ /full: (\d+) counters were dropped/g)
+               > 0.4 * @last;
+    }, 'a line about those that were dropped');
+
+    quiet($gateway);
+}
+
+
+sub no_room_config {
+    my ($size) = @_;
+
+    return "ratelimit_zone \$http_x_key zone=z:${size}k rate=1r/366d"
+           . " buckets=1;\n" . Gateway->server('/' => 'ratelimit zone=z;',
+                                              '/api/' => 'ratelimit_api;');
+}
+
+
+# most of what there is room for: a slot takes 16 bytes
+
+sub no_room_fill {
+    my ($gateway, $size) = @_;
+
+    my @requests = map { ['/', "$size $_"] } 1 .. $size * 64 * 0.7;
+
+    $gateway->load(depth => 8, requests => [@requests]);
+
+    return @requests;
 }
 
 

@@ -56,6 +56,8 @@ static ngx_uint_t ngx_http_ratelimit_reload_progress(
     ngx_http_ratelimit_zone_t *zone);
 static ngx_uint_t ngx_http_ratelimit_reload_take(
     ngx_http_ratelimit_zone_t *zone);
+static void ngx_http_ratelimit_reload_log_evictions(
+    ngx_http_ratelimit_zone_t *zone);
 static void ngx_http_ratelimit_reload_free(ratelimit_table_t *older,
     ngx_log_t *log);
 
@@ -425,6 +427,8 @@ ngx_http_ratelimit_reload_take(ngx_http_ratelimit_zone_t *zone)
     takes = ratelimit_table_take(zone->table, NGX_HTTP_RATELIMIT_MAX_TABLES,
                                  &clock, ngx_http_ratelimit_self);
 
+    ngx_http_ratelimit_reload_log_evictions(zone);
+
     for (older = zone->table->older; older; older = older->older) {
         if (ratelimit_table_moved(older)) {
             ngx_http_ratelimit_reload_free(older, ngx_cycle->log);
@@ -441,6 +445,25 @@ ngx_http_ratelimit_reload_take(ngx_http_ratelimit_zone_t *zone)
     ratelimit_table_seal(zone->table, (uint64_t) ngx_current_msec * 1000);
 
     return !sealed;
+}
+
+
+/* those of tables that had no room for what they took */
+
+static void
+ngx_http_ratelimit_reload_log_evictions(ngx_http_ratelimit_zone_t *zone)
+{
+    uint64_t            n;
+    ratelimit_table_t  *older;
+
+    n = 0;
+
+    for (older = zone->table->older; older; older = older->older) {
+        n += ratelimit_table_new_evictions(older,
+                                          (uint64_t) ngx_current_msec * 1000);
+    }
+
+    ngx_http_ratelimit_shm_log_dropped(zone, n, ngx_cycle->log);
 }
 
 

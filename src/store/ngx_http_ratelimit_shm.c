@@ -186,23 +186,28 @@ ngx_http_ratelimit_shm_each(ngx_http_ratelimit_query_t *q,
 void
 ngx_http_ratelimit_shm_log_evictions(ngx_http_ratelimit_query_t *q)
 {
-    uint64_t                    n;
-    ngx_uint_t                  i;
-    ratelimit_place_t          *place;
-    ngx_http_ratelimit_zone_t  *zone;
+    uint64_t            n;
+    ngx_uint_t          i;
+    ratelimit_place_t  *place;
 
     for (i = 0; i < q->n; i++) {
         place = &q->places[i];
 
         n = ratelimit_table_new_evictions(place->active,
                                           (uint64_t) ngx_current_msec * 1000);
-        if (n == 0) {
-            continue;
-        }
 
-        zone = place->table->data;
+        ngx_http_ratelimit_shm_log_dropped(place->table->data, n,
+                                           q->pool->log);
+    }
+}
 
-        ngx_log_error(NGX_LOG_WARN, q->pool->log, 0,
+
+void
+ngx_http_ratelimit_shm_log_dropped(ngx_http_ratelimit_zone_t *zone, uint64_t n,
+    ngx_log_t *log)
+{
+    if (n) {
+        ngx_log_error(NGX_LOG_WARN, log, 0,
                       "ratelimit zone \"%V\" is full: %uL counters "
                       "were dropped before their time",
                       &zone->name, n);

@@ -42,6 +42,8 @@ ngx_int_t ngx_http_ratelimit_shm_debit_item(ngx_http_ratelimit_query_t *q,
 void ngx_http_ratelimit_shm_set_wall(ngx_time_t *tp);
 
 void ngx_http_ratelimit_shm_log_evictions(ngx_http_ratelimit_query_t *q);
+void ngx_http_ratelimit_shm_log_dropped(ngx_http_ratelimit_zone_t *zone,
+    uint64_t n, ngx_log_t *log);
 
 /* makes new memory ready for a table: zeros, and no free pages for the slab
    allocator */

@@ -116,7 +116,8 @@ struct ratelimit_segment_s {
     ratelimit_lock_t                lock;
     uint64_t                        now;      /* the latest time seen here */
     uint64_t                        inserts;  /* new keys, see epoch */
-    uint64_t                        removals; /* of keys, also expired ones */
+    uint64_t                        removals; /* of keys, also expired ones,
+                                                 less those that were taken */
     uint64_t                        evictions;  /* of keys before their time */
     uint64_t                        refused;  /* the latest minute in which a
                                                  refusal was noted */

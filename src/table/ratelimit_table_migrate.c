@@ -17,6 +17,12 @@
 #define RATELIMIT_TAKE_AT_ONCE  128
 #define RATELIMIT_TAKE_TIME     10000
 
+/*
+ * What the slot of a key that was taken is worth, see ratelimit_slot_worth():
+ * next to nothing, and so for some epochs.
+ */
+#define RATELIMIT_TAKEN_WORTH   3
+
 
 static void ratelimit_migrate_inherit(ratelimit_table_t *table);
 static void ratelimit_migrate_raise(uint64_t *heir, uint64_t n);
@@ -48,6 +54,9 @@ static uint64_t ratelimit_migrate_lines(ratelimit_table_t *heir,
     const ratelimit_clock_t *clock, uint32_t me);
 static void ratelimit_migrate_adopt(ratelimit_table_t *heir,
     ratelimit_place_t *from, const ratelimit_clock_t *clock, uint32_t me);
+static int ratelimit_migrate_yield(ratelimit_place_t *from,
+    const ratelimit_place_t *to, ratelimit_lockset_t *set);
+static void ratelimit_migrate_idle(const ratelimit_place_t *place);
 static void ratelimit_migrate_rule(const ratelimit_place_t *from,
     ratelimit_rule_t *rule);
 static int ratelimit_migrate_move(ratelimit_place_t *from,
@@ -677,7 +686,7 @@ ratelimit_migrate_adopt(ratelimit_table_t *heir, ratelimit_place_t *from,
     const ratelimit_clock_t *clock, uint32_t me)
 {
     int                  done;
-    uint64_t             segment;
+    uint64_t             segment, inserts;
     ratelimit_rule_t     rule;
     ratelimit_place_t    to;
     ratelimit_clock_t    now;
@@ -710,11 +719,85 @@ ratelimit_migrate_adopt(ratelimit_table_t *heir, ratelimit_place_t *from,
 
         (void) ratelimit_slot_find(&to, segment, 0, heir->kind.where);
 
-        done = ratelimit_migrate_move(from, &to, &rule, &set);
+        inserts = to.segment->inserts;
+
+        done = ratelimit_migrate_yield(from, &to, &set)
+               || ratelimit_migrate_move(from, &to, &rule, &set);
+
+        if (inserts != to.segment->inserts) {
+            ratelimit_migrate_idle(&to);
+        }
 
         ratelimit_unlock(&to.segment->lock);
 
     } while (!done);
+}
+
+
+/*
+ * The key was not used since the older table was sealed: where there is no room
+ * it is dropped, not one that the heir has seen, unless it is being refused.
+ */
+
+static int
+ratelimit_migrate_yield(ratelimit_place_t *from, const ratelimit_place_t *to,
+    ratelimit_lockset_t *set)
+{
+    int       worth;
+    uint64_t  now;
+
+    now = set->clock->now;
+
+    if (to->slot
+        || ratelimit_slot_is_refused(from->segment, from->slot->id, now)
+        || ratelimit_evict_expired(from->active, from->slot, now))
+    {
+        return 0;
+    }
+
+    (void) ratelimit_evict_choose(to, set, &worth);
+
+    if (worth <= RATELIMIT_TAKEN_WORTH || worth >= (int) RATELIMIT_REFUSED) {
+        return 0;
+    }
+
+    ratelimit_table_count_eviction(to->active, to->segment, set);
+    ratelimit_slot_remove(from->segment, from->slot);
+
+    return 1;
+}
+
+
+/*
+ * A key that was taken is not a new one, by which epochs are counted, and its
+ * slot goes first when the heir needs room.
+ */
+
+static void
+ratelimit_migrate_idle(const ratelimit_place_t *place)
+{
+    uint64_t              id, next;
+    ratelimit_segment_t  *segment;
+
+    segment = place->segment;
+
+    __atomic_store_n(&segment->removals, segment->removals - 1,
+                     __ATOMIC_RELAXED);
+    __atomic_store_n(&segment->inserts, segment->inserts - 1,
+                     __ATOMIC_RELEASE);
+
+    id = place->slot->id;
+
+    if (id & RATELIMIT_REFUSED) {
+        return;
+    }
+
+    next = ratelimit_slot_epoch(place->active, segment) + 1;
+
+    id &= ~RATELIMIT_USAGE_MASK;
+    id |= (next + RATELIMIT_TAKEN_WORTH) & (RATELIMIT_EPOCHS - 1);
+
+    __atomic_store_n(&place->slot->id, id, __ATOMIC_RELEASE);
 }
 
 

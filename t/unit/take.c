@@ -27,6 +27,7 @@ static unsigned take_round(fleet_t *f, migrate_tally_t *tally, int round);
 static void take_test(ratelimit_algorithm_e algorithm, uint32_t buckets,
     uint64_t limit);
 static void take_others(void);
+static void take_full(void);
 
 
 static const size_t  take_sizes[TAKE_TABLES] = {
@@ -308,6 +309,67 @@ take_others(void)
 }
 
 
+/*
+ * Tables so full that there is no room for the counters of the oldest: these
+ * are dropped and counted, not those that were used since.
+ */
+
+static void
+take_full(void)
+{
+    int       i;
+    fleet_t   f[4];
+    uint64_t  key, n[5], lost[3];
+
+    memset(&f[0], 0, sizeof(fleet_t));
+    f[0].n = 1;
+    f[0].rules[0] = fleet_rule(1, 86400);
+    n[0] = 0;
+
+    for (i = 0; i < 4; i++) {
+
+        if (i) {
+            f[i] = f[i - 1];
+        }
+
+        fleet_open(&f[i], (1 << 18) + i * 8192, RATELIMIT_FIXED_WINDOW, 0);
+
+        if (i) {
+            ratelimit_table_follow(&f[i].table, &f[i - 1].table);
+        }
+
+        while (take_some(&f[i])) { /* void */ }
+
+        ratelimit_table_seal(&f[i].table, f[i].now);
+
+        n[i + 1] = n[i] + (uint64_t) f[i].table.nsegments * f[i].table.nlines
+                          * 8 * 4 / 5;
+
+        for (key = n[i]; i < 3 && key < n[i + 1]; key++) {
+            (void) fleet_hit(&f[i], key);
+        }
+    }
+
+    for (i = 2; i >= 0; i--) {
+        lost[i] = 0;
+
+        for (key = n[i]; key < n[i + 1]; key += 3) {
+            lost[i] += fleet_hit(&f[3], key);
+        }
+    }
+
+    /* a few found no room in their own table either */
+
+    tap_ok((lost[2] + lost[1]) * 300 < n[3] - n[1]
+           && lost[0] > 0 && lost[0] * 3 < n[1]
+           && ratelimit_table_evictions(&f[3].table) > lost[0] * 2,
+           "counters that find no room: lost %u of the last, %u, %u, "
+           "evictions %u", (unsigned) lost[2], (unsigned) lost[1],
+           (unsigned) lost[0],
+           (unsigned) ratelimit_table_evictions(&f[3].table));
+}
+
+
 int
 main(void)
 {
@@ -318,6 +380,7 @@ main(void)
     srand((unsigned) getpid());
 
     take_others();
+    take_full();
 
     for (i = 0; i < 3; i++) {
         take_test(RATELIMIT_FIXED_WINDOW, 0, 100);
