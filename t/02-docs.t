@@ -347,6 +347,8 @@ sub self_test {
 
     $fails->('link', [check_links('README.md', '[x](docs/no.md)')]);
     $fails->('picture', [check_links('README.md', '<img src="docs/no.png">')]);
+    $fails->('link of a picture',
+             [check_links('README.md', '<a href="docs/no.png">')]);
     $fails->('anchor',
              [check_links('README.md', '[x](docs/directives.md#no)')]);
     $fails->('anchor of the page', [check_links('README.md', '[x](#no)')]);
@@ -1099,7 +1101,7 @@ sub check_links {
 
     $text =~ s/^```.*?^```$//msg;
 
-    while ($text =~ /(?:\]\(|\bsrc=")([^()\s"]+)[)"]/g) {
+    while ($text =~ /(?:\]\(|\b(?:src|href)=")([^()\s"]+)[)"]/g) {
         my $link = $1;
 
         next if $link =~ m{^https://};
