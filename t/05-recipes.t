@@ -3,7 +3,8 @@
 # Every recipe of docs/recipes.md, each section of README.md and of
 # docs/operations.md that has commands, and every docs/examples/*.conf runs in a
 # real nginx, and what a client sees is what the page shows: the commands of its
-# "console" blocks are run unchanged, and their output is compared.
+# "console" blocks are run unchanged, and their output is compared. So are the
+# header fields of a refusal that docs/directives.md shows.
 #
 # Left out on the page, and here, are fields of nginx itself, as Server and
 # Date.  Times, in seconds, may differ a little.  The port is a free one.
@@ -56,6 +57,7 @@ for my $file (sort keys %others) {
     }
 }
 
+subtest 'header fields of a refusal' => \&fields;
 subtest 'quickstart.conf' => \&quickstart;
 subtest 'api.conf' => \&api;
 subtest 'redis-sentinel.conf' => \&redis_sentinel;
@@ -173,6 +175,46 @@ sub shell {
         $second ? (8090 => $second->{port}) : (),
         $redis ? (6379 => $redis->{port}) : (),
     });
+}
+
+
+# of docs/directives.md: their times are near, and fit together
+
+sub fields {
+    my ($text) = grep { /^RateLimit-Policy: /m }
+                 Page::blocks(Page::slurp('docs/directives.md'), 'text');
+    my @shown = split /\n/, $text;
+
+    my $gateway = gateway(<<'END');
+ratelimit_zone  $ratelimit_client  zone=ip:16m  rate=2r/m  rate=250r/15m;
+
+server {
+    listen             127.0.0.1:8080;
+    ratelimit_headers  x ietf;
+
+    location / {
+        ratelimit   zone=ip;
+        proxy_pass  http://127.0.0.2:8080;
+    }
+}
+END
+
+    look($gateway, '/[1-2]', '');
+
+    my (undef, @head) = look($gateway, '/3', '');
+
+    is_deeply([Page::near(\@shown, \@head)], \@shown, 'as they are shown');
+    ok(fit(@$_), 'times fit') for \@shown, \@head;
+    is($gateway->complaints, '', 'nothing is wrong with nginx');
+}
+
+
+# the time of RateLimit is that of Retry-After
+
+sub fit {
+    return join("\n", @_)
+           =~ /^X-RateLimit-Reset:\s(\d+)$ .* ;t=(\d+);.* ;ngx-reset=\1$ .*
+               ^Retry-After:\s\2$ .* ^X-RateLimit-Retry-After:\s\2$/msx;
 }
 
 
