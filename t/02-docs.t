@@ -172,6 +172,7 @@ subtest 'the map' => sub {
 
 subtest 'make' => sub {
     clean($_, check_targets($text{$_})) for @pages;
+    clean("$_, names", check_installed($text{$_})) for @pages;
 };
 
 subtest 'text' => sub {
@@ -364,6 +365,12 @@ sub self_test {
     $fails->('no speed', [check_speed('It is fast.')]);
 
     $fails->('target', [check_targets('`make nothing`')]);
+    $fails->('setting', [check_targets("make NGINX_SCR=DIR\n")]);
+    $fine->('settings', [check_targets("make install DESTDIR=x PORT=1\n")]);
+    $fails->('package', [check_installed('apt purge libnginx-mod-ratelimit')]);
+    $fails->('module', [check_installed('cp ngx_http_ratelimit.so /')]);
+    $fails->('folder of modules', [check_installed(
+             'load_module /lib/ngx_http_ratelimit_module.so;')], qr/folder/);
     $fails->('trailing blank', [check_text("a \n")], qr/blank/);
     $fails->('no heading', [check_text("a\n# b\n")], qr/heading/);
     $fails->('long line', [check_text(('a ' x 45) . "b\n")],
@@ -1227,7 +1234,7 @@ sub check_files {
 }
 
 
-# targets of the Makefile, and of nginx's own
+# targets and settings of the Makefile, and targets of nginx's own
 
 sub check_targets {
     my ($text) = @_;
@@ -1240,7 +1247,33 @@ sub check_targets {
             if !$known{$1} && $1 ne 'modules';
     }
 
+    my %setting = map { $_ => 1 }
+                  (slurp('Makefile') . slurp('config')) =~ /\b([A-Z_]{2,})\b/g;
+
+    for my $line ($text =~ /^((?:RUN )?make .*|[A-Z_]+=\S+ .*)$/mg) {
+        push @findings, map { "$_=: no such setting" } grep { !$setting{$_} }
+                        $line =~ /(?<!\S)([A-Z_]+)=/g;
+    }
+
     return @findings;
+}
+
+
+# the names of the package and of the module, and where it is
+
+sub check_installed {
+    my ($text) = @_;
+
+    my ($package) = slurp('.ci/deb') =~ /^name=(\S+)$/m;
+    my $module = 'ngx_http_ratelimit_module.so';
+
+    return ((map { "there is no package $_" } grep { $_ ne $package }
+             $text =~ /\b(libnginx-mod-[a-z-]*ratelimit)\b/g),
+            (map { "there is no $_" } grep { $_ ne $module }
+             $text =~ /\b(ngx_\w*ratelimit\w*\.so)\b/g),
+            (map { "$_: not the folder of modules" }
+             grep { !m{^(?:/usr/lib/nginx/)?modules/} }
+             $text =~ /\bload_module +(\S+);/g));
 }
 
 
