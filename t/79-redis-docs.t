@@ -29,7 +29,7 @@ our $redis = RedisServer->start;
 
 my @missing = grep { !$section{$_} }
               ('Set-up', 'The server', 'When Redis does not answer',
-               'TLS', 'Names of counters', 'Sizing');
+               'Sentinel', 'TLS', 'Names of counters', 'Sizing');
 
 BAIL_OUT("the pages have no section \"@missing\"") if @missing;
 
@@ -284,14 +284,17 @@ sub backends {
 
 sub settings {
     my ($text) = Page::blocks($section{'The server'}{body}, 'text');
+    my ($bound) = grep { /^min-replicas/ }
+                  Page::blocks($section{Sentinel}{body}, 'text');
 
-    for (split /\n/, $text) {
+    for (split /\n/, $text . $bound) {
         my ($name, $value) = split ' ', s/""//r, 2;
 
         is($redis->call('CONFIG', 'SET', $name, $value // ''), 'OK', $_);
     }
 
     $redis->call('CONFIG', 'SET', 'maxmemory', 0);
+    $redis->call('CONFIG', 'SET', 'min-replicas-to-write', 0);
 }
 
 
