@@ -280,6 +280,7 @@ sub self_test {
          ['method', qr/`DELETE \/zones\/ZONE`/, '`POST /zones/ZONE`'],
          ['argument', qr/`\?rate=/, '`?plan='],
          ['field', qr/`bytes_used`, /, ''],
+         ['field of an example', qr/"refused": /, '"rejected": '],
          ['metric', qr/^\| `nginx_ratelimit_redis_denied_total`.*\n/m, ''],
          ['unknown metric', qr/`nginx_ratelimit_redis_up`/,
           '`nginx_ratelimit_redis_down`'])
@@ -931,6 +932,9 @@ sub check_api {
              grep { $text !~ /^\| `\?$_=/m } @{$source{arguments}}),
             (map { "field $_ is not documented" }
              grep { $text !~ /[`"]$_["`]/ } @{$source{fields}}),
+            (map { "field $_ does not exist" }
+             grep { my $name = $_; !grep { $_ eq $name } @{$source{fields}} }
+             map { $_->[1] =~ /"(\w+)":/g } blocks($text, 'json')),
             (map { "metric $_ is not documented" }
              grep { !$metrics{$_} } sort keys %known),
             (map { "metric $_ does not exist" }
