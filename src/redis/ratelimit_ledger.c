@@ -618,7 +618,7 @@ ratelimit_ledger_answer(ratelimit_ledger_t *ledger,
     uint32_t me)
 {
     uint64_t                     from;
-    unsigned                     counted;
+    unsigned                     counted, current;
     ratelimit_ledger_account_t  *account;
     ratelimit_ledger_segment_t  *segment;
 
@@ -630,14 +630,16 @@ ratelimit_ledger_answer(ratelimit_ledger_t *ledger,
                                           answer->asked);
     }
 
-    if (account) {
-        from = answer->question ? answer->spent : account->cut;
+    current = account && account->batch >> 2 == answer->number;
 
-        if (answer->number && account->batch >> 2 == answer->number
-            && answer->grant->counted)
-        {
-            counted = ratelimit_ledger_counted(account);
-        }
+    if (current && answer->number && answer->grant->counted) {
+        counted = ratelimit_ledger_counted(account);
+    }
+
+    /* of a former batch it is not known any more when it was cut */
+
+    if (account && (answer->question || current)) {
+        from = answer->question ? answer->spent : account->cut;
 
         account->rule = *id->rule;
         account->lease = from + answer->grant->lease;

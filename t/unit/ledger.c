@@ -59,6 +59,7 @@ static unsigned ledger_cut(ledger_taken_t *taken, uint64_t now,
     uint64_t again);
 static void ledger_bounds(void);
 static void ledger_batches(void);
+static void ledger_late(void);
 static void ledger_stamps(void);
 static void ledger_times(void);
 static void ledger_costs(void);
@@ -310,6 +311,44 @@ ledger_batches(void)
 
     tap_ok(!ratelimit_ledger_refund(&ledger, &id, 1, 100, NOW, fleet.me),
            "without an account there is nothing to refund here");
+}
+
+
+/* an exchange is answered after a question that had the same batch */
+
+static void
+ledger_late(void)
+{
+    unsigned               i;
+    ledger_taken_t         taken, late;
+    ratelimit_ledger_id_t  id;
+
+    memset(&taken, 0, sizeof(ledger_taken_t));
+
+    ledger_make(RATELIMIT_FIXED_WINDOW, 0, 1 << 20);
+    ledger_grant(1, 10, 10, 10, NOW);
+
+    (void) ledger_charge(1, 100, NOW);
+    (void) ledger_cut(&taken, NOW, 0);
+
+    late = taken;
+
+    ledger_grant(1, 10, 10, 10, NOW);
+
+    for (i = 0; i < 4; i++) {
+        (void) ledger_charge(1, 100, NOW);
+    }
+
+    tap_ok(ledger_cut(&taken, NOW, 0) == 1
+           && taken.last.number == late.last.number + 1, "the next batch");
+
+    ledger_counted(&late.last, 10);
+
+    id = ledger_id(1);
+
+    tap_ok(ratelimit_ledger_affords(&ledger, &id, 6, NOW, fleet.me)
+           && !ratelimit_ledger_affords(&ledger, &id, 7, NOW, fleet.me),
+           "an answer that is late gives no lease");
 }
 
 
@@ -728,6 +767,7 @@ main(void)
 
     ledger_bounds();
     ledger_batches();
+    ledger_late();
     ledger_stamps();
     ledger_times();
     ledger_costs();
