@@ -258,7 +258,8 @@ sub bound {
 
     my $rate = $admitted / (time - $begin);
     my $h = 1 / 2 + 1 / 3 + 1 / 4;
-    my $most = $h * ($rate * (2.5 * $sync + 0.05 + 0.01) / 4 + $limit / 40);
+    my $most = $h * ($rate * (2.5 * $sync + 0.05 + 2 * 0.01) / 4
+                     + $limit / 40);
 
     cmp_ok($admitted, '>=', $limit, 'none under');
     cmp_ok($admitted, '<=', $limit + $most, 'no more over than the page says');
