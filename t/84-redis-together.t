@@ -36,6 +36,7 @@ subtest 'a refusal that comes late lasts no longer' => \&late_refusal;
 subtest 'a refusal ends when others refund' => \&given_back;
 subtest 'an admission that is not the last' => \&not_the_last;
 subtest 'a refund comes before the end of the answer' => \&refund_first;
+subtest 'also of one that is made at once' => \&refund_at_once;
 subtest 'a refusal that comes after a refund' => \&refund_on_its_way;
 subtest 'no time to ask once more' => \&no_time_left;
 subtest 'a cost that is never allowed' => \&never_allowed;
@@ -500,11 +501,7 @@ sub not_the_last {
 
 sub refund_first {
     my $backend = Clients::backend();
-    my $dir = File::Temp->newdir;
-
-    POSIX::mkfifo("$dir/log", 0600) or die "mkfifo: $!";
-    sysopen my $log, "$dir/log", O_RDWR | O_NONBLOCK or die "$dir/log: $!";
-
+    my ($dir, $log) = pipe_for_log();
     my @gateways = map { login_gateway('first', 1, $redis->{port}, $backend,
                                        $_) } "access_log $dir/log;", '';
     my ($here, $there) = map { Clients->new($_->{port}) } @gateways;
@@ -519,6 +516,42 @@ sub refund_first {
        'the next one is admitted');
 
     1 while sysread $log, my $text, 4096;
+}
+
+
+# the same, while the worker handles what Redis has said
+
+sub refund_at_once {
+    my ($dir, $log) = pipe_for_log();
+    my @gateways = map { gateway(<<"END", '/' => <<"END2") }
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=1h;
+ratelimit_zone \$arg_k zone=once:1m rate=1r/d redis=main;
+END
+ratelimit zone=once count=401;
+$_
+END2
+                   "access_log $dir/log;", '';
+    my ($here, $there) = map { Clients->new($_->{port}) } @gateways;
+
+    1 while syswrite $log, "\n" x 4096;
+
+    my $client = $here->send('GET /?k=once');
+
+    Clients::await_answers(1, $client);
+    is($client->{answers}[0]{status}, 200, 'an answer');
+    is($there->ask('GET /?k=once')->{status}, 200, 'the next one is admitted');
+
+    1 while sysread $log, my $text, 4096;
+}
+
+
+sub pipe_for_log {
+    my $dir = File::Temp->newdir;
+
+    POSIX::mkfifo("$dir/log", 0600) or die "mkfifo: $!";
+    sysopen my $log, "$dir/log", O_RDWR | O_NONBLOCK or die "$dir/log: $!";
+
+    return ($dir, $log);
 }
 
 

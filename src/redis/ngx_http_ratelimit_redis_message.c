@@ -94,9 +94,12 @@ ngx_http_ratelimit_redis_connection_send(
     message->unread = 0;
     message->began = ngx_http_ratelimit_redis_usec();
 
-    /* what has arrived before a message was sent is no reply to it */
+    /*
+     * What has arrived before a message was sent is no reply to it; an urgent
+     * one knows its reply.
+     */
 
-    if (!conn->ready || conn->reading) {
+    if (!conn->ready || (conn->reading && !message->urgent)) {
         ngx_queue_insert_tail(&conn->messages, &message->queue);
         return NGX_OK;
     }
