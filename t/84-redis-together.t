@@ -38,7 +38,8 @@ subtest 'an admission that is not the last' => \&not_the_last;
 subtest 'a refund comes before the end of the answer' => \&refund_first;
 subtest 'also of one that is made at once' => \&refund_at_once;
 subtest 'a refusal that comes after a refund' => \&refund_on_its_way;
-subtest 'no time to ask once more' => \&no_time_left;
+subtest 'and after the refund of another one' => \&refund_once_more;
+subtest 'no time to ask again' => \&no_time_left;
 subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'a delay in a reply that is too long' => \&long_delay;
 subtest 'nothing of other requests is sent' => \&nothing_else;
@@ -582,7 +583,41 @@ sub refund_on_its_way {
 
     $scripted->play('honest');
     is($there->ask('GET /?k=way')->{status}, 429, 'two at once are not');
-    is($scripted->asked('{2:way}'), 2, 'which Redis has said twice');
+    is($scripted->asked('{2:way}'), 4, 'which Redis has said four times');
+}
+
+
+# the same happens to the question that is asked then
+
+sub refund_once_more {
+    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my $backend = Clients::backend();
+    my @gateways = map { login_gateway('more', 1, $_->{port}, $backend) }
+                   $redis, $scripted;
+    my ($here, $there) = map { Clients->new($_->{port}) } @gateways;
+    my $client = $here->send('GET /?k=more');
+    my $errand = Clients::errand($backend);
+
+    $scripted->play('hold');
+
+    my $other = $there->send('GET /?k=more');
+
+    Gateway::await(sub { $scripted->asked('{2:more}') }, 'a question');
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $client);
+    Gateway::await(sub { !grep { /{2:more}/ } $redis->keys }, 'a refund');
+
+    $client = $here->send('GET /?k=more');
+    $errand = Clients::errand($backend);
+
+    $scripted->play('hold');
+    Gateway::await(sub { $scripted->asked('{2:more}') }, 'another question');
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $client);
+    Gateway::await(sub { !grep { /{2:more}/ } $redis->keys }, 'its refund');
+    $scripted->play('honest');
+
+    is(admitted($backend, $other), 1, 'the other one is admitted');
 }
 
 

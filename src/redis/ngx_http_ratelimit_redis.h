@@ -520,7 +520,7 @@ struct ngx_http_ratelimit_redis_command_s {
     unsigned                        undo:1;   /* charges of some limits */
     unsigned                        lost:1;   /* it may have been executed, and
                                                  there will be no reply */
-    unsigned                        again:1;  /* it is asked once more */
+    unsigned                        again:2;  /* so often it was asked again */
     unsigned                        probe:1;  /* a write, for the breaker */
     unsigned                        sendings:4;  /* further ones */
     uint16_t                        slot;     /* of the hash of its keys */

@@ -8,6 +8,10 @@
 #include "redis/ngx_http_ratelimit_redis_nodes.h"
 
 
+/* further questions about a refusal that may not be true any more */
+#define NGX_HTTP_RATELIMIT_REDIS_AGAIN  3
+
+
 static ngx_int_t ngx_http_ratelimit_redis_decide(ngx_http_ratelimit_query_t *q);
 static void ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q,
     ngx_http_ratelimit_settle_e how);
@@ -349,7 +353,7 @@ ngx_http_ratelimit_redis_handle_reply(
         }
 
     } else if (ngx_http_ratelimit_redis_is_doubtful(command, rc)) {
-        command->again = 1;
+        command->again++;
 
         if (ngx_http_ratelimit_redis_resend(command) == NGX_OK) {
             return;
@@ -367,21 +371,23 @@ ngx_http_ratelimit_redis_handle_reply(
 
 
 /*
- * A refusal by what requests have reserved is asked for once more, if there is
+ * A refusal by what requests have reserved is asked for again, if there is
  * time: a refund that was sent first, on another connection, may have come
- * second, but Redis has it before this reply.
+ * second, but Redis has it before this reply.  The next answer may have the
+ * same fault, by another refund, and what is remembered has to be true.
  */
 
 static ngx_uint_t
 ngx_http_ratelimit_redis_is_doubtful(
     ngx_http_ratelimit_redis_command_t *command, ngx_int_t rc)
 {
-    ngx_uint_t                   i, doubtful;
+    ngx_uint_t                   i, n, times;
+    ngx_http_ratelimit_use_t    *use;
     ngx_http_ratelimit_query_t  *q;
 
     q = command->query;
 
-    if (rc != NGX_OK || q == NULL || q->allowed || command->again
+    if (rc != NGX_OK || q == NULL || q->allowed
         || command->op != RATELIMIT_SCRIPT_DECIDE
         || (ngx_msec_int_t) (command->deadline - ngx_current_msec)
            < (ngx_msec_int_t) (ngx_current_msec - command->written))
@@ -389,20 +395,23 @@ ngx_http_ratelimit_redis_is_doubtful(
         return 0;
     }
 
-    doubtful = 0;
+    times = 0;
 
     for (i = 0; i < q->n; i++) {
+        use = q->subjects[i].use;
 
         if (q->items[i].count_rejected) {
             return 0;
         }
 
-        doubtful |= !q->items[i].verdict.allowed
-                    && (q->subjects[i].use->reserved
-                        || q->subjects[i].use->settles);
+        if (!q->items[i].verdict.allowed && (use->reserved || use->settles)) {
+            n = (use->refusals_hold == NGX_HTTP_RATELIMIT_HOLD_NOT)
+                ? 1 : NGX_HTTP_RATELIMIT_REDIS_AGAIN;
+            times = ngx_max(times, n);
+        }
     }
 
-    return doubtful;
+    return command->again < times;
 }
 
 
