@@ -8,6 +8,7 @@
 use strict;
 use warnings;
 
+use File::Temp qw(tempdir);
 use IO::Select;
 use Test::More;
 
@@ -39,6 +40,7 @@ for my $location (qw(token leaky redis_token redis_leaky)) {
 }
 
 subtest 'what is left in Redis' => \&in_redis;
+subtest 'a response without a body' => \&no_body;
 
 is($gateway->complaints, '', 'nothing to complain about');
 
@@ -235,6 +237,79 @@ sub retry {
     forward($answer->{field}{'retry-after'} / STEP);
     is(scalar(@open = send_all(2, $uri)), 1, 'one has room then');
     answer_all(200, @open);
+}
+
+
+# a worker that pauses when it has sent the header, whose client asks another
+# gateway
+
+sub no_body {
+    my $dir = tempdir(CLEANUP => 1);
+
+    chmod 0755, $dir;
+    build_pause($dir);
+
+    my $http = <<"END";
+ratelimit_redis main unix:$redis->{path} timeout=20s;
+ratelimit_zone \$arg_k zone=login:1m rate=1r/d capacity=1
+               algorithm=token_bucket redis=main;
+
+server {
+    listen 127.0.0.1:PORT;
+    location / { ratelimit zone=login count=401;
+                 proxy_pass http://127.0.0.1:${\ $backend->sockport}; }
+}
+END
+    my $slow = Gateway->start(env => { LD_PRELOAD => "$dir/pause.so" },
+                              main => 'env LD_PRELOAD;', http => $http);
+    my $fast = Gateway->start(http => $http);
+    my ($here, $there) = map { Clients->new($_->{port}) } $slow, $fast;
+
+    my $client = $here->send('HEAD /?k=a');
+
+    Clients::reply(Clients::errand($backend), 200);
+    Clients::await_answers(1, $client);
+
+    my $next = $there->send('GET /?k=a');
+    my $select = IO::Select->new($backend, $next->{socket});
+
+    is(($select->can_read(Gateway::PATIENCE))[0], $backend,
+       'the next one is admitted');
+}
+
+
+sub build_pause {
+    my ($dir) = @_;
+
+    open my $out, '>', "$dir/pause.c" or die $!;
+
+    print $out <<'END';
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+ssize_t
+writev(int fd, const struct iovec *iov, int n)
+{
+    ssize_t  rc, (*real)(int, const struct iovec *, int);
+
+    real = dlsym(RTLD_NEXT, "writev");
+    rc = real(fd, iov, n);
+
+    if (iov->iov_len > 9 && memcmp(iov->iov_base, "HTTP/1.1 ", 9) == 0) {
+        usleep(500000);
+    }
+
+    return rc;
+}
+END
+
+    close $out or die $!;
+
+    system($ENV{CC} || 'gcc', '-shared', '-fPIC', '-O1', '-o', "$dir/pause.so",
+           "$dir/pause.c", '-ldl') == 0 or die 'the library does not build';
 }
 
 

@@ -15,6 +15,7 @@
 
 static ngx_int_t ngx_http_ratelimit_settle_header_filter(
     ngx_http_request_t *r);
+static ngx_int_t ngx_http_ratelimit_pass_header(ngx_http_request_t *r);
 static ngx_int_t ngx_http_ratelimit_settle_body_filter(ngx_http_request_t *r,
     ngx_chain_t *in);
 static ngx_uint_t ngx_http_ratelimit_settles_early(ngx_http_request_t *r,
@@ -79,7 +80,9 @@ ngx_http_ratelimit_settle_init(ngx_conf_t *cf,
 /*
  * A response without a body ends with its header: what the upstream's says is
  * settled before the client has it.  For the status that is too early: other
- * filters may change it, or defer the header.
+ * filters may change it, or defer the header.  So that is settled when all of
+ * them are done, and what they have written is sent after it.  HTTP/2 sends it
+ * before, so that costs are not left to that.
  */
 
 static ngx_int_t
@@ -97,9 +100,13 @@ ngx_http_ratelimit_settle_header_filter(ngx_http_request_t *r)
         ngx_http_ratelimit_settle_costs(r, 0);
     }
 
-    rc = ngx_http_ratelimit_settle_next_filter(r);
+    if (r != r->main) {
+        return ngx_http_ratelimit_settle_next_filter(r);
+    }
 
-    if (r != r->main || !r->header_sent) {
+    rc = ngx_http_ratelimit_pass_header(r);
+
+    if (!r->header_sent) {
         return rc;
     }
 
@@ -110,6 +117,36 @@ ngx_http_ratelimit_settle_header_filter(ngx_http_request_t *r)
     {
         ngx_http_ratelimit_settle_costs(r, 0);
     }
+
+    if (rc == NGX_AGAIN && r->out != NULL
+        && !r->connection->write->delayed)
+    {
+        rc = ngx_http_write_filter(r, NULL);
+    }
+
+    return rc;
+}
+
+
+/* for HTTP/1 and HTTP/3 a delayed connection is one that does not send yet */
+
+static ngx_int_t
+ngx_http_ratelimit_pass_header(ngx_http_request_t *r)
+{
+    ngx_int_t     rc;
+    ngx_uint_t    delayed;
+    ngx_event_t  *wev;
+
+    if (r->stream != NULL) {
+        return ngx_http_ratelimit_settle_next_filter(r);
+    }
+
+    wev = r->connection->write;
+    delayed = wev->delayed;
+
+    wev->delayed = 1;
+    rc = ngx_http_ratelimit_settle_next_filter(r);
+    wev->delayed = delayed;
 
     return rc;
 }
