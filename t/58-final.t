@@ -9,11 +9,18 @@ use strict;
 use warnings;
 
 use lib 't/lib';
+use Certificates;
 use Ratelimit;
 use Test::Nginx::Socket 'no_plan';
 
 our $good = "Authorization: Basic dXNlcjpzZWNyZXQ=";
 our $bad = "Authorization: Basic dXNlcjp3cm9uZw==";
+
+# two authorities that know one name
+
+our ($ours, $theirs) = map { Certificates->new } 1, 2;
+
+$_->issue('user') for $ours, $theirs;
 
 # every block has this user, this page, and fields that tell what was decided
 
@@ -530,3 +537,45 @@ __DATA__
 [("GET /t") x 3]
 --- error_code eval
 [200, 200, 429]
+
+
+
+=== TEST 21: a certificate that is refused, or missing
+--- http_config eval
+'
+    ratelimit_zone $server_name zone=first21:1m rate=2r/d;
+    ratelimit_zone $ssl_client_s_dn zone=user21:1m rate=2r/d;
+    error_page 495 =200 /page.html;
+    error_page 496 /page.html;
+    ratelimit zone=first21;
+    ratelimit zone=user21 after_auth;
+
+    server {
+        listen 127.0.0.1:$TEST_NGINX_RAND_PORT_1 ssl;
+        ssl_certificate ' . "$::ours->{dir}/user.pem" . ';
+        ssl_certificate_key ' . "$::ours->{dir}/user.key" . ';
+        ssl_client_certificate ' . "$::ours->{dir}/ca.pem" . ';
+        ssl_verify_client on;
+    }
+'
+--- config eval
+'
+    ratelimit off;
+    proxy_ssl_session_reuse off;
+
+    location /none { rewrite ^ / break; proxy_pass
+                     https://127.0.0.1:$TEST_NGINX_RAND_PORT_1; }
+' . CORE::join '', map { "
+    location /$_->[0] {
+        rewrite ^ / break;
+        proxy_ssl_certificate $_->[1]{dir}/user.pem;
+        proxy_ssl_certificate_key $_->[1]{dir}/user.key;
+        proxy_pass https://127.0.0.1:\$TEST_NGINX_RAND_PORT_1;
+    }
+" } [theirs => $::theirs], [ours => $::ours]
+--- request eval
+[map { ("GET /$_") x 3 } qw(theirs none ours)]
+--- error_code eval
+[(200) x 3, (400) x 3, 200, 200, 429]
+--- response_body_like eval
+[("the page") x 6, ("It works") x 2, "quota"]

@@ -12,6 +12,19 @@
 #include "http/ngx_http_ratelimit_ctx.h"
 
 
+#if (NGX_HTTP_SSL)
+
+/* "ssl_verify_client"; "optional_no_ca" leaves what it refuses to others */
+#define NGX_HTTP_RATELIMIT_VERIFY_ON        1
+#define NGX_HTTP_RATELIMIT_VERIFY_OPTIONAL  2
+
+/* the nginx that runs the module may be built without it */
+#pragma weak ngx_http_ssl_module
+
+#endif
+
+
+static ngx_uint_t ngx_http_ratelimit_is_distrusted(ngx_http_request_t *r);
 static ngx_uint_t ngx_http_ratelimit_at_error_page(
     ngx_http_ratelimit_ctx_t *ctx);
 static ngx_uint_t ngx_http_ratelimit_is_unauthorized(ngx_http_request_t *r);
@@ -44,6 +57,7 @@ ngx_http_ratelimit_preaccess_handler(ngx_http_request_t *r)
         }
 
         ctx->fresh = 1;
+        ctx->refused = r->internal && ngx_http_ratelimit_is_distrusted(r);
 
         ngx_http_ratelimit_attach_ctx(ctx);
 
@@ -55,6 +69,52 @@ ngx_http_ratelimit_preaccess_handler(ngx_http_request_t *r)
     ctx->location = ngx_http_get_module_loc_conf(r, ngx_http_core_module);
 
     return NGX_DECLINED;
+}
+
+
+/*
+ * Whether nginx has refused the client's certificate, or asks for one.  It does
+ * so before any phase, and all that follows is the page (495, 496).
+ */
+
+static ngx_uint_t
+ngx_http_ratelimit_is_distrusted(ngx_http_request_t *r)
+{
+#if (NGX_HTTP_SSL)
+
+    ngx_http_ssl_srv_conf_t    *sscf;
+    ngx_http_variable_value_t  *verified;
+
+    static ngx_str_t  name = ngx_string("ssl_client_verify");
+
+    if (r->connection->ssl == NULL || &ngx_http_ssl_module == NULL) {
+        return 0;
+    }
+
+    sscf = ngx_http_get_module_srv_conf(r, ngx_http_ssl_module);
+
+    if (sscf->verify != NGX_HTTP_RATELIMIT_VERIFY_ON
+        && sscf->verify != NGX_HTTP_RATELIMIT_VERIFY_OPTIONAL)
+    {
+        return 0;
+    }
+
+    verified = ngx_http_get_variable(r, &name,
+                                     ngx_hash_key(name.data, name.len));
+
+    if (verified == NULL || verified->not_found || verified->len == 0) {
+        return 0;
+    }
+
+    return verified->data[0] == 'F'
+           || (verified->data[0] == 'N'
+               && sscf->verify == NGX_HTTP_RATELIMIT_VERIFY_ON);
+
+#else
+
+    return 0;
+
+#endif
 }
 
 
