@@ -54,6 +54,7 @@ subtest 'soft' => \&soft;
 subtest 'two rates' => \&two_rates;
 subtest 'plans' => \&plans;
 subtest 'count' => \&count;
+subtest "refunds, $_" => \&refunds, $_ for 'token_bucket', 'leaky_bucket';
 subtest 'settle' => \&settle;
 subtest 'rejected' => \&rejected;
 subtest 'one in shared memory' => \&one_near;
@@ -385,6 +386,60 @@ sub count {
 
     cmp_ok($found, '>=', 50, 'what counts is counted');
     cmp_ok($found, '<=', 53, 'and refused then');
+}
+
+
+# of two requests that are reported together the first one is refunded first
+
+sub refunds {
+    my ($name) = @_;
+
+    my $backend = Clients::backend();
+    my ($zone, $limit) = (@{$algorithm{$name}}, '');
+    my $gateway = Gateway->start(http => <<"END" . Gateway->server(
+ratelimit_redis main redis://127.0.0.1:$redis->{port} timeout=10s;
+ratelimit_zone \$http_x_key zone=held:1m $zone redis=main sync=500ms;
+END
+        '/' => "ratelimit zone=held count=401 $limit;
+                proxy_pass http://127.0.0.1:${\ $backend->sockport};",
+        '/api/' => 'ratelimit_api;'));
+    my $here = Clients->new($gateway->{port});
+    my @keys = map { "$name-$_" } 1 .. 5;
+    my $send = sub {
+        return map { [$here->send('GET /', "X-Key: $_"),
+                      Clients::errand($backend)] } @keys;
+    };
+    my $end = sub {
+        my (@pairs) = @_;
+
+        Clients::reply($_->[1], 200) for @pairs;
+        Clients::await_answers(scalar @pairs, map { $_->[0] } @pairs);
+    };
+    my $report = sub {
+        Gateway::await(sub {
+            return $here->ask('GET /api/redis')->{body}
+                   =~ /"sync_pending": ?0\b/;
+        }, 'reports');
+    };
+
+    $end->($send->());
+    $report->();
+
+    my @first = $send->();
+
+    sleep 0.01;
+
+    my @second = $send->();
+
+    $report->();
+    $end->(@first);
+    $report->();
+    $end->(@second);
+    $report->();
+
+    is(join(' ', grep { /{2:$name-\d}:held:[^m]*$/ } $redis->keys), '',
+       'all is refunded');
+    is($gateway->complaints, '', 'nothing to complain about');
 }
 
 

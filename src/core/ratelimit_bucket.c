@@ -229,6 +229,10 @@ ratelimit_bucket_commit(const ratelimit_shape_t *shape,
  * What has dripped back meanwhile would have been lost had the charge not been
  * there: all that dripped after the bucket would have been whole, which is
  * what the stamp says.  That much is not refunded a second time.
+ *
+ * A bucket that has been whole since then holds nothing of the charge.  That it
+ * began after the stamp does not say so before all of the charge can be back:
+ * with write-back a charge may be added at a later time than it was made.
  */
 
 void
@@ -236,26 +240,30 @@ ratelimit_bucket_refund(const ratelimit_shape_t *shape,
     const ratelimit_rule_t *rule, ratelimit_state_t *state,
     const ratelimit_clock_t *clock, uint64_t stamp, uint64_t cost)
 {
-    uint64_t  lost, left;
+    uint64_t  lost, left, elapsed;
 
     if (stamp & RATELIMIT_RESERVED) {
         ratelimit_bucket_release(shape, state, stamp, cost);
         return;
     }
 
-    if (state[0] > stamp) {
-        return;
-    }
-
     left = ratelimit_sub(state[1], cost);
+    elapsed = ratelimit_sub(clock->now, stamp);
 
-    if (left && clock->now > stamp) {
+    if (elapsed && (left || state[0] > stamp)) {
         lost = ratelimit_muldiv_ceil(ratelimit_min(cost, rule->ceiling),
                                      rule->period, rule->limit);
-        lost = ratelimit_min(lost, clock->now - stamp);
 
-        ratelimit_set(&state[0],
-                      ratelimit_min(state[0] + lost, clock->now));
+        if (elapsed >= lost && state[0] > stamp) {
+            return;
+        }
+
+        if (left && state[0] < clock->now) {
+            lost = ratelimit_min(lost, elapsed);
+
+            ratelimit_set(&state[0],
+                          ratelimit_min(state[0] + lost, clock->now));
+        }
     }
 
     ratelimit_set(&state[1], left);

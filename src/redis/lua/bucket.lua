@@ -300,8 +300,15 @@ end
 -- The stamp is the time at which the bucket would have been whole without the
 -- charge.  What has returned since that time would have been lost without the
 -- charge, so it is not refunded a second time.
+--
+-- A bucket that has been whole since then holds nothing of the charge.  That it
+-- began after the stamp does not say so before all of the charge can be back:
+-- with write-back a charge may be added at a later time than it was made.
 
-if taken == 0 or since > stamp then
+local most = (cost < ceiling) and cost or ceiling
+local lost = divide_up(most, period, 0, limit)
+
+if taken == 0 or (since > stamp and now - stamp >= lost) then
     return
 end
 
@@ -310,10 +317,7 @@ if taken <= cost and last + earlier == 0 then
     return
 end
 
-if taken > cost and now > stamp then
-    local most = (cost < ceiling) and cost or ceiling
-    local lost = divide_up(most, period, 0, limit)
-
+if taken > cost and now > stamp and now > since then
     lost = (lost < now - stamp) and lost or now - stamp
     since = (since + lost < now) and since + lost or now
 end
