@@ -43,6 +43,7 @@ static void ratelimit_ledger_mark(ratelimit_ledger_t *ledger,
 static int ratelimit_ledger_dirty(const ratelimit_ledger_t *ledger, size_t i);
 static void ratelimit_ledger_copy(ratelimit_ledger_t *ledger,
     ratelimit_ledger_account_t *account, ratelimit_ledger_copy_t *copy);
+static void ratelimit_ledger_order(ratelimit_delta_t *deltas, unsigned n);
 static void ratelimit_ledger_batch_account(ratelimit_ledger_t *ledger,
     ratelimit_ledger_account_t *account);
 static unsigned ratelimit_ledger_counted(ratelimit_ledger_account_t *account);
@@ -607,6 +608,38 @@ ratelimit_ledger_copy(ratelimit_ledger_t *ledger,
 
         memcpy(copy->batch, ratelimit_ledger_list(ledger, account, !open),
                copy->nbatch * sizeof(ratelimit_delta_t));
+    }
+
+    if (ledger->drips) {
+        ratelimit_ledger_order(copy->open, copy->nopen);
+        ratelimit_ledger_order(copy->batch, copy->nbatch);
+    }
+}
+
+
+/*
+ * Charges before refunds: as their times are folded, a refund may stand before
+ * its charge, and a bucket gets back no more than was taken from it so far.
+ */
+
+static void
+ratelimit_ledger_order(ratelimit_delta_t *deltas, unsigned n)
+{
+    unsigned           i, k;
+    ratelimit_delta_t  delta;
+
+    for (i = 1; i < n; i++) {
+        delta = deltas[i];
+
+        if (delta.added <= delta.refunded) {
+            continue;
+        }
+
+        for (k = i; k && deltas[k - 1].added <= deltas[k - 1].refunded; k--) {
+            deltas[k] = deltas[k - 1];
+        }
+
+        deltas[k] = delta;
     }
 }
 

@@ -63,6 +63,7 @@ static void ledger_late(void);
 static void ledger_stamps(void);
 static void ledger_times(void);
 static void ledger_costs(void);
+static void ledger_order(void);
 static void ledger_full(void);
 static void ledger_merged(void);
 static void ledger_client(fleet_t *f, int number, void *data);
@@ -478,6 +479,31 @@ ledger_costs(void)
 }
 
 
+/* Redis refunds no more than was taken from the bucket so far */
+
+static void
+ledger_order(void)
+{
+    ledger_taken_t         taken;
+    ratelimit_ledger_id_t  id = ledger_id(1);
+
+    memset(&taken, 0, sizeof(ledger_taken_t));
+
+    ledger_make(RATELIMIT_TOKEN_BUCKET, 0, 1 << 20);
+    ledger_grant(1, 100, 100, 100, NOW);
+
+    (void) ratelimit_ledger_refund(&ledger, &id, 1, NOW, NOW, fleet.me);
+    (void) ledger_charge(1, NOW + INTERVAL, NOW);
+    (void) ratelimit_ledger_refund(&ledger, &id, 1, NOW, NOW, fleet.me);
+
+    (void) ledger_cut(&taken, NOW, 0);
+
+    tap_ok(taken.last.nbatch == 2 && taken.last.batch[0].added == 1
+           && taken.last.batch[1].refunded == 2,
+           "what a bucket got back comes after what was taken");
+}
+
+
 static void
 ledger_full(void)
 {
@@ -771,6 +797,7 @@ main(void)
     ledger_stamps();
     ledger_times();
     ledger_costs();
+    ledger_order();
     ledger_full();
     ledger_merged();
     ledger_kill(600);
