@@ -346,6 +346,13 @@ END
     $some->('e');
     is($fallbacks->(), 5 * CLIENTS * EACH, 'over a reload');
     is_deeply($said->(), [(4 * CLIENTS * EACH) x WORKERS], 'workers that end have');
+
+    $gateway->reload($config->(0));
+    Gateway::await(sub { $gateway->settled }, 'no API');
+    $some->('f');
+    $gateway->reload($config->(1));
+    Gateway::await(sub { $gateway->settled }, 'an API again');
+    is($fallbacks->(), 5 * CLIENTS * EACH, 'nothing was counted without it');
     is($gateway->complaints(qr/exited on signal 9/), '', 'no complaints');
 }
 

@@ -122,7 +122,7 @@ typedef struct {
     (NGX_HTTP_RATELIMIT_LANES * sizeof(ngx_http_ratelimit_redis_counters_t))
 
 #define ngx_http_ratelimit_redis_count(shared, counter, n)                    \
-    if ((shared)->counters != NULL) {                                         \
+    if (ngx_http_ratelimit_counted && (shared)->counters != NULL) {           \
         (void) ngx_atomic_fetch_add(                                          \
             &(shared)->counters[ngx_http_ratelimit_lane].counter, n);         \
     }

@@ -181,6 +181,7 @@ static void ngx_http_ratelimit_statistics_unlock(
 
 
 ngx_uint_t  ngx_http_ratelimit_lane;
+ngx_uint_t  ngx_http_ratelimit_counted;
 
 
 void
@@ -1062,6 +1063,8 @@ ngx_http_ratelimit_statistics_activate(ngx_cycle_t *cycle, ngx_array_t *zones)
     ngx_http_ratelimit_statistics_t   *statistics;
 
     statistics = ngx_http_ratelimit_statistics_of(cycle, 0);
+
+    ngx_http_ratelimit_counted = (statistics != NULL);
 
     if (statistics == NULL) {
         return;

@@ -75,8 +75,9 @@ typedef struct {
 } ngx_http_ratelimit_tally_t;
 
 
-/* the lane of this worker */
+/* the lane of this worker, and whether there are statistics */
 extern ngx_uint_t  ngx_http_ratelimit_lane;
+extern ngx_uint_t  ngx_http_ratelimit_counted;
 
 /*
  * Adds up lanes that begin so many bytes after one another: of each, so many
