@@ -53,12 +53,15 @@ my %STATISTICS = (
     'statistics, dry_run' => 15,
     'statistics, dry_two' => 15,
     'statistics, dry_refused' => 15,
+    'statistics, dry_refused_first' => 15,
     'statistics, bypassed' => 15,
     'statistics, bypassed_two' => 15,
 
-    # two handlers: one limit has passed before authentication
+    # two handlers: one limit has passed before authentication; or what both
+    # would do is done at once
 
     'statistics, bypassed_later' => 30,
+    'statistics, bypassed_both' => 30,
 
     # with the list of refused keys: one that is in it, and new ones
 

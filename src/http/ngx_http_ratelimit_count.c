@@ -155,14 +155,29 @@ ngx_http_ratelimit_count_unasked(ngx_http_ratelimit_ctx_t *ctx,
 }
 
 
-/* which limits of rule files would apply is not looked up */
+/*
+ * There is no ring of these stages, though both may have one.  Which limits of
+ * rule files would apply is not looked up.
+ */
 
 void
 ngx_http_ratelimit_count_bypass(ngx_http_ratelimit_ctx_t *ctx,
     ngx_uint_t stages)
 {
     ngx_uint_t                   i;
+    ngx_http_ratelimit_use_t    *before, *after;
     ngx_http_ratelimit_limit_t  *limit;
+
+    before = ctx->conf->set->rings[NGX_HTTP_RATELIMIT_BEFORE_AUTH];
+    after = ctx->conf->set->rings[NGX_HTTP_RATELIMIT_AFTER_AUTH];
+
+    if (before != NULL && after != NULL) {
+        ngx_http_ratelimit_count_in(before->ring_cell,
+                                    NGX_HTTP_RATELIMIT_BYPASSED);
+        ngx_http_ratelimit_count_in(after->ring_cell,
+                                    NGX_HTTP_RATELIMIT_BYPASSED);
+        return;
+    }
 
     limit = ctx->conf->set->limits.elts;
 

@@ -114,7 +114,7 @@ ngx_http_ratelimit_reject_count(ngx_http_ratelimit_ctx_t *ctx,
     subject = q->subjects;
     use = subject->use;
 
-    if (q->n == 2 && use->ring_pair) {
+    if (q->n == use->ring_pair) {
 
         if (q->items[0].verdict.allowed) {
             use = subject[1].use;

@@ -190,10 +190,10 @@ ngx_http_ratelimit_statistics_join(ngx_http_ratelimit_use_t **uses,
 {
     ngx_uint_t  i, pair;
 
-    pair = (n == 2 && rows == 2);
+    pair = (n == 2 && rows == 2) ? 2 : 0;
 
     for (i = 0; i < n; i++) {
-        pair &= (uses[i]->zone->rank == 0);
+        pair = (uses[i]->zone->rank == 0) ? pair : 0;
     }
 
     for (i = 0; i < n; i++) {

@@ -92,9 +92,9 @@ struct ngx_http_ratelimit_use_s {
     ngx_http_ratelimit_use_t       *next;     /* in it; NULL: it is in none */
     ngx_uint_t                      ring_rows;  /* of a query that has all of
                                                  them; 0: it is in none */
-    ngx_uint_t                      ring_pair;  /* these are two, of shared
-                                                 memory, which is always asked
-                                                 */
+    ngx_uint_t                      ring_pair;  /* 2: so many they are, with one
+                                                 rate each, of shared memory,
+                                                 which is always asked; or 0 */
     u_char                         *ring_cell;  /* for the ring, see
                                                  ..._statistics.h */
 };
