@@ -1,10 +1,11 @@
 #!/usr/bin/perl
 
-# Every recipe of docs/recipes.md, each section of README.md and of
-# docs/operations.md that has commands, and every docs/examples/*.conf runs in a
-# real nginx, and what a client sees is what the page shows: the commands of its
-# "console" blocks are run unchanged, and their output is compared. So are the
-# header fields of a refusal that docs/directives.md shows.
+# Every recipe of docs/recipes.md and docs/recipes-plans.md, each section of
+# README.md and of docs/operations.md that has commands, and every
+# docs/examples/*.conf runs in a real nginx, and what a client sees is what the
+# page shows: the commands of its "console" blocks are run unchanged, and their
+# output is compared. So are the header fields of a refusal that
+# docs/directives.md shows.
 #
 # Left out on the page, and here, are fields of nginx itself, as Server and
 # Date.  Times, in seconds, may differ a little.  The port is a free one.
@@ -24,7 +25,7 @@ use RedisSentinel;
 use RedisServer;
 
 my $page = Page->new('docs/recipes.md');
-my @recipes = @{$page->{sections}};
+my $plans = Page->new('docs/recipes-plans.md');
 my ($service) = Page::blocks($page->{intro}, 'nginx');
 my ($words) = Page::blocks($page->{intro}, 'sh');
 my %run;
@@ -36,10 +37,12 @@ BAIL_OUT('the page has no words for the shell') if !$words;
 
 subtest 'the checks can fail' => \&self_test;
 
-cmp_ok(scalar @recipes, '>=', 10, 'there are recipes');
+for my $recipes (map { $_->{sections} } $page, $plans) {
+    cmp_ok(scalar @$recipes, '>=', 8, 'there are recipes');
 
-for my $recipe (@recipes) {
-    subtest $recipe->{title} => sub { try($recipe) };
+    for my $recipe (@$recipes) {
+        subtest $recipe->{title} => sub { try($recipe) };
+    }
 }
 
 my %others = ('README.md' => ['Five lines'], 'docs/operations.md' =>
