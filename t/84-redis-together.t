@@ -40,6 +40,7 @@ subtest 'also of one that is made at once' => \&refund_at_once;
 subtest 'a refusal that comes after a refund' => \&refund_on_its_way;
 subtest 'and after the refund of another one' => \&refund_once_more;
 subtest 'no time to ask again' => \&no_time_left;
+subtest 'a refusal that is older than a refund' => \&older_refusal;
 subtest 'a cost that is never allowed' => \&never_allowed;
 subtest 'a delay in a reply that is too long' => \&long_delay;
 subtest 'nothing of other requests is sent' => \&nothing_else;
@@ -641,6 +642,45 @@ sub no_time_left {
     is($answer->{status}, 429, 'refused');
     is($answer->{field}{'x-backend'}, 'redis', 'by Redis');
     is($scripted->asked('{2:left}'), 1, 'which was asked once');
+}
+
+
+# what Redis has said before it had the refund is not remembered
+
+sub older_refusal {
+    my $scripted = ScriptedRedis->start(upstream => $redis);
+    my $backend = Clients::backend();
+    my $gateway = login_gateway('older', 1, $scripted->{port}, $backend,
+                                '', '4s');
+    my $clients = Clients->new($gateway->{port});
+    my $first = $clients->send('GET /?k=older');
+    my $errand = Clients::errand($backend);
+
+    $scripted->play('hold');
+
+    my $second = $clients->send('GET /?k=older');
+
+    Gateway::await(sub { $scripted->asked('{2:older}') }, 'a question');
+    Clients::reply($errand, 200);
+    Clients::await_answers(1, $first);
+
+    # there is no time to ask once more
+
+    sleep 2.2;
+    $scripted->play('honest');
+    Clients::await_answers(1, $second);
+    is($second->{answers}[0]{status}, 429, 'refused');
+    is($second->{answers}[0]{field}{'x-backend'}, 'redis', 'by Redis');
+
+    # from now on what is remembered is believed
+
+    Gateway::await(sub {
+        $scripted->play('honest');
+        return $clients->ask('GET /plain')->{status} == 429
+               && !grep { /^EVAL/ } $scripted->seen;
+    }, 'a refusal that is remembered');
+    is(admitted($backend, $clients->send('GET /?k=older')), 1,
+       'the next one is admitted');
 }
 
 

@@ -794,6 +794,8 @@ ngx_uint_t ngx_http_ratelimit_redis_deny_cache_look_due(
 /* Redis has decided the query, after it was asked */
 void ngx_http_ratelimit_redis_deny_cache_add(ngx_http_ratelimit_query_t *q,
     uint64_t asked);
+void ngx_http_ratelimit_redis_deny_cache_refunded(
+    ngx_http_ratelimit_query_t *q);
 void ngx_http_ratelimit_redis_deny_cache_forget(ngx_http_ratelimit_query_t *q);
 
 

@@ -341,8 +341,9 @@ static void
 ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
     ngx_uint_t i, uint64_t retry_after, uint64_t now, uint64_t asked)
 {
-    ratelimit_denial_t    denial;
-    ratelimit_verdict_t  *verdict;
+    ratelimit_denial_t       denial;
+    ratelimit_verdict_t     *verdict;
+    ratelimit_deny_cache_t  *cache;
 
     verdict = &q->items[i].verdict;
 
@@ -365,15 +366,47 @@ ngx_http_ratelimit_redis_deny_cache_add_item(ngx_http_ratelimit_query_t *q,
 
     denial.reset = now + ngx_max(verdict->reset_after, retry_after);
 
-    ratelimit_deny_cache_add(ngx_http_ratelimit_redis_deny_cache_at(q, i,
-                                                                q->reset_count),
-                             &denial, ngx_http_ratelimit_self);
+    cache = ngx_http_ratelimit_redis_deny_cache_at(q, i, q->reset_count);
+
+    ratelimit_deny_cache_add(cache, &denial, ngx_http_ratelimit_self);
+
+    /* by a request that was settled since Redis was asked */
+
+    if (ratelimit_deny_cache_is_refunded(cache, denial.key, asked)) {
+        ratelimit_deny_cache_forget(cache, denial.key,
+                                    ngx_http_ratelimit_self);
+    }
+}
+
+
+/* after a refund the key may be allowed, at whatever cost */
+
+void
+ngx_http_ratelimit_redis_deny_cache_refunded(ngx_http_ratelimit_query_t *q)
+{
+    uint64_t    now;
+    ngx_uint_t  i;
+
+    if (ngx_http_ratelimit_self == 0) {
+        return;
+    }
+
+    now = ngx_http_ratelimit_redis_usec();
+
+    for (i = 0; i < q->n; i++) {
+
+        if (q->items[i].cost) {
+            ratelimit_deny_cache_refunded(q->subjects[i].use->zone->deny_cache,
+                                          q->places[i].hash.lo, now,
+                                          ngx_http_ratelimit_self);
+        }
+    }
 }
 
 
 /*
- * After a refund the key may be allowed, at whatever cost.  After a charge what
- * costs more, or has a smaller plan, has to wait longer than it was told.
+ * After a charge what costs more, or has a smaller plan, has to wait longer
+ * than it was told.
  */
 
 void

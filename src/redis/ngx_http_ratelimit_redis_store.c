@@ -89,8 +89,8 @@ ngx_http_ratelimit_redis_settle(ngx_http_ratelimit_query_t *q,
     switch (how) {
 
     case NGX_HTTP_RATELIMIT_REFUND:
-        ngx_http_ratelimit_redis_deny_cache_forget(q);
         ngx_http_ratelimit_redis_send_refund(q);
+        ngx_http_ratelimit_redis_deny_cache_refunded(q);
         break;
 
     case NGX_HTTP_RATELIMIT_COMMIT:

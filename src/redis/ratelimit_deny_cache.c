@@ -19,13 +19,15 @@
 
 struct ratelimit_deny_group_s {
     ratelimit_lock_t                lock;
-    uint64_t                        unused;
+    uint64_t                        refund;   /* the latest: when, and of
+                                                 which key */
     ratelimit_denial_t              denials[RATELIMIT_DENY_GROUP];
 };
 
 
 static ratelimit_deny_group_t *ratelimit_deny_cache_group(
     const ratelimit_deny_cache_t *cache, uint64_t key);
+static uint64_t ratelimit_deny_cache_stamp(uint64_t key, uint64_t time);
 static int ratelimit_deny_cache_valid(const ratelimit_deny_cache_t *cache,
     const ratelimit_denial_t *denial, uint64_t now);
 static int ratelimit_deny_cache_read(const ratelimit_deny_cache_t *cache,
@@ -279,4 +281,50 @@ ratelimit_deny_cache_forget(ratelimit_deny_cache_t *cache, uint64_t key,
     }
 
     ratelimit_unlock(&group->lock);
+}
+
+
+/* either this finds the denial, or the process that adds it the refund */
+
+void
+ratelimit_deny_cache_refunded(ratelimit_deny_cache_t *cache, uint64_t key,
+    uint64_t now, uint32_t me)
+{
+    ratelimit_deny_group_t  *group;
+
+    group = ratelimit_deny_cache_group(cache, key);
+
+    __atomic_store_n(&group->refund, ratelimit_deny_cache_stamp(key, now),
+                     __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+
+    ratelimit_deny_cache_forget(cache, key, me);
+}
+
+
+int
+ratelimit_deny_cache_is_refunded(const ratelimit_deny_cache_t *cache,
+    uint64_t key, uint64_t since)
+{
+    uint64_t                       refund, first;
+    const ratelimit_deny_group_t  *group;
+
+    group = ratelimit_deny_cache_group(cache, key);
+
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    refund = __atomic_load_n(&group->refund, __ATOMIC_RELAXED);
+
+    first = ratelimit_deny_cache_stamp(key, since);
+
+    return (refund & 0xffff) == (first & 0xffff)
+           && (int64_t) (refund - first) >= 0;
+}
+
+
+/* a part of the time, which wraps around, and one of the key */
+
+static uint64_t
+ratelimit_deny_cache_stamp(uint64_t key, uint64_t time)
+{
+    return time << 16 | (key & 0xffff);
 }

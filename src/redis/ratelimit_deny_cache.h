@@ -70,5 +70,15 @@ void ratelimit_deny_cache_add(ratelimit_deny_cache_t *cache,
 void ratelimit_deny_cache_forget(ratelimit_deny_cache_t *cache, uint64_t key,
     uint32_t me);
 
+/*
+ * The same, as something is refunded now; what is added after it may be the
+ * answer to an older question, which the second function tells, unless another
+ * key of the group was refunded since.
+ */
+void ratelimit_deny_cache_refunded(ratelimit_deny_cache_t *cache, uint64_t key,
+    uint64_t now, uint32_t me);
+int ratelimit_deny_cache_is_refunded(const ratelimit_deny_cache_t *cache,
+    uint64_t key, uint64_t since);
+
 
 #endif /* _RATELIMIT_DENY_CACHE_H_INCLUDED_ */

@@ -163,6 +163,22 @@ deny_test_forget(void)
     tap_ok(wrong == 0, "a key is forgotten with all its limits and costs");
     tap_ok(deny_has(&cache, 5 + 16, 1, DENY_NOW),
            "another key of the group is not");
+
+    deny_add(&cache, 5, 1, DENY_NOW + 50);
+    ratelimit_deny_cache_refunded(&cache, 5, DENY_NOW, deny_me);
+
+    tap_ok(!deny_has(&cache, 5, 1, DENY_NOW), "a refund is a reason");
+    tap_ok(ratelimit_deny_cache_is_refunded(&cache, 5, DENY_NOW)
+           && !ratelimit_deny_cache_is_refunded(&cache, 5, DENY_NOW + 1)
+           && !ratelimit_deny_cache_is_refunded(&cache, 5 + 16, DENY_NOW),
+           "it is known when the last one was, and of which key");
+
+    ratelimit_deny_cache_refunded(&cache, 5, ((uint64_t) 1 << 48) + 7, deny_me);
+
+    tap_ok(ratelimit_deny_cache_is_refunded(&cache, 5, (uint64_t) 1 << 48)
+           && !ratelimit_deny_cache_is_refunded(&cache, 5,
+                                                ((uint64_t) 1 << 48) + 8),
+           "also after nine years");
 }
 
 
