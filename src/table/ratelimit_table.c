@@ -367,6 +367,13 @@ ratelimit_table_add_rule(ratelimit_table_t *table,
 {
     uint64_t             horizon;
     ratelimit_header_t  *header;
+    ratelimit_table_t   *active;
+
+    active = ratelimit_migrate_active(table);
+
+    if (active != table) {
+        ratelimit_table_add_rule(active, rule, me);
+    }
 
     header = table->header;
 

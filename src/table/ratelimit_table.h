@@ -170,7 +170,7 @@ const ratelimit_hash_t *ratelimit_table_secret(const ratelimit_table_t *table);
 
 /*
  * To be called for each rule before its first decision, so that the table knows
- * when its counters expire.
+ * when its counters expire, and an older one does that is still in use.
  */
 void ratelimit_table_add_rule(ratelimit_table_t *table,
     const ratelimit_rule_t *rule, uint32_t me);

@@ -14,6 +14,7 @@
 static void migrate_chain(void);
 static void migrate_plans(void);
 static void migrate_debt(void);
+static void migrate_raised(void);
 static void migrate_looks(ratelimit_algorithm_e algorithm);
 
 
@@ -135,6 +136,42 @@ migrate_debt(void)
 }
 
 
+/* a capacity that is raised while the older table is still in use */
+
+static void
+migrate_raised(void)
+{
+    int       i;
+    fleet_t   old, new;
+    unsigned  admitted;
+
+    memset(&old, 0, sizeof(fleet_t));
+    old.n = 1;
+    old.rules[0] = fleet_rule(10, 60);
+    fleet_open(&old, 1 << 20, RATELIMIT_TOKEN_BUCKET, 0);
+
+    new = old;
+    new.rules[0].capacity = 1000;
+    new.rules[0].ceiling = 1000;
+    fleet_open(&new, 2 << 20, RATELIMIT_TOKEN_BUCKET, 0);
+    ratelimit_table_follow(&new.table, &old.table);
+    ratelimit_table_add_rule(&new.table, &new.rules[0], new.me);
+
+    admitted = 0;
+
+    for (i = 0; i < 1100; i++) {
+        admitted += fleet_hit(&new, 1);
+    }
+
+    ratelimit_table_seal(&new.table, new.now);
+
+    tap_ok(admitted == 1000
+           && !ratelimit_table_spent(&old.table,
+                                     new.now + 99 * 60 * RATELIMIT_SECOND),
+           "a table lives as long as what newer rules count there");
+}
+
+
 /* looks at one counter with several costs: the first of them moves it */
 
 static void
@@ -204,6 +241,7 @@ main(void)
     migrate_chain();
     migrate_plans();
     migrate_debt();
+    migrate_raised();
 
     migrate_looks(RATELIMIT_FIXED_WINDOW);
     migrate_looks(RATELIMIT_SLIDING_WINDOW);
